@@ -1,20 +1,20 @@
-"""`cwdfm COMMAND ...`: dispatch to a command; input errors give a message and exit code 2."""
+"""`cwdfm COMMAND ...`: dispatch to a command; input errors give a message and exit code 2.
+
+A command is imported when it runs, because torch takes seconds to import.
+"""
 
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, replay, sample, train
-from cwdfm.cli.options import HELP
-from cwdfm.errors import InputError, RunError
 from cwdfm.version import __version__
 
 
@@ -22,27 +22,37 @@ from cwdfm.version import __version__
 class Command:
     """A command of `cwdfm`."""
 
-    main: Callable[[list[str]], None]
+    module: str  # the module in `cwdfm.cli` that holds its function `main`
     help: str
     resumable: bool = True  # whether the same command resumes after an interruption
 
+    def load(self) -> Callable[[list[str]], None]:
+        """Import the command. Ctrl-C meanwhile ends the process without a traceback."""
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is signal.default_int_handler:  # not if the shell ignores the signal
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        main: Callable[[list[str]], None] = import_module(f"cwdfm.cli.{self.module}").main
+        signal.signal(signal.SIGINT, handler)
+        return main
+
 
 COMMANDS = {
-    "prepare": Command(prepare.main, "tokenize and pack text or molecules"),
-    "train": Command(train.main, "train a model from a recipe"),
-    "sample": Command(sample.main, "sample sequences from a trained model"),
-    "eval": Command(evaluate.main, "score samples and write a report with figures"),
-    "replay": Command(replay.main, "play recorded generations in a web page", False),
-    "perplexity": Command(perplexity.main, "bound the perplexity on held-out data", False),
-    "analyze": Command(analyze.main, "analyze models and solvers: context, updates", False),
-    "demo": Command(demo.main, "sample the bundled models and write a report (3 minutes)", False),
+    "prepare": Command("prepare", "tokenize and pack text or molecules"),
+    "train": Command("train", "train a model from a recipe"),
+    "sample": Command("sample", "sample sequences from a trained model"),
+    "eval": Command("evaluate", "score samples and write a report with figures"),
+    "replay": Command("replay", "play recorded generations in a web page", False),
+    "perplexity": Command("perplexity", "bound the perplexity on held-out data", False),
+    "analyze": Command("analyze", "analyze models and solvers: context, updates", False),
+    "demo": Command("demo", "sample the bundled models and write a report (3 minutes)", False),
+    "completion": Command("completion", "print a completion script for bash or zsh", False),
 }
 EXAMPLES = """
 try it without data or training:
   cwdfm demo
   cwdfm sample qm9-uniform-small --out molecules.smi --n 64
 
-Run `cwdfm COMMAND --help` for the options of a command, `cwdfm --version` for the version."""
+Run `cwdfm COMMAND --help` for the options of a command, `cwdfm --version` for the versions."""
 
 
 def main() -> None:
@@ -58,9 +68,9 @@ def main() -> None:
         except UnicodeEncodeError:
             fail(f"{word!r} is not valid UTF-8; rename files and folders with such names")
     if arguments[:1] == ["--version"]:
-        print(f"cwdfm {__version__}")
+        print(version())
         sys.exit(0)
-    if not arguments or arguments[0] in HELP:
+    if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: cwdfm COMMAND ...\n\ncommands:")
         for name, command in COMMANDS.items():
             print(f"  {name:10} {command.help}")
@@ -69,8 +79,25 @@ def main() -> None:
     if arguments[0] not in COMMANDS:
         fail(f"unknown command {arguments[0]!r}; choose from {', '.join(COMMANDS)}")
     command = COMMANDS[arguments[0]]
+    run = command.load()
     with exit_on_error(resumable=command.resumable):
-        command.main(arguments[1:])
+        run(arguments[1:])
+
+
+def version() -> str:
+    """The versions of cwdfm, Python and torch, and the device that `--device auto` selects."""
+    import platform
+
+    import torch
+
+    from cwdfm.device import find_device
+
+    device = find_device("auto")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    python = platform.python_version()
+    return (
+        f"cwdfm {__version__} (Python {python}, torch {torch.__version__}, device {device}: {name})"
+    )
 
 
 def open_closed_streams() -> None:
@@ -84,6 +111,10 @@ def open_closed_streams() -> None:
 @contextmanager
 def exit_on_error(*, resumable: bool) -> Iterator[None]:
     """Turn expected errors of a command into a message and an exit code."""
+    import torch
+
+    from cwdfm.errors import InputError, RunError
+
     try:
         with notes():
             yield

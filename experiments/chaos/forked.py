@@ -11,10 +11,13 @@ from pathlib import Path
 
 import torch
 
-from cwdfm.cli.main import main
+from cwdfm.cli.main import COMMANDS, main
 
 LIMIT = 300.0  # seconds after which a command counts as hanging
 _TRACEBACK = 99  # exit code of a child that raised
+
+for _command in COMMANDS.values():
+    _command.load()
 
 
 @dataclass(frozen=True)

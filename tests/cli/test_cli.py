@@ -20,8 +20,8 @@ import torch
 
 import cwdfm
 from cwdfm import __version__
-from cwdfm.cli import analyze, evaluate, perplexity, prepare
-from cwdfm.cli.main import COMMANDS, Command, main
+from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare
+from cwdfm.cli.main import COMMANDS, main
 from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
@@ -53,7 +53,7 @@ def test_library_warnings_are_printed_as_notes(
             warnings.warn_explicit("of ours", UserWarning, cwdfm.__file__, 7)
             warnings.warn_explicit("of others", UserWarning, "/elsewhere/other.py", 7)
 
-    monkeypatch.setitem(COMMANDS, "demo", Command(warned, ""))
+    monkeypatch.setattr(demo, "main", warned)
     monkeypatch.setattr(sys, "argv", ["cwdfm", "demo"])
     others: list[str] = []
     monkeypatch.setattr(warnings, "showwarning", lambda *expected: others.append(str(expected[0])))
@@ -191,8 +191,11 @@ def test_errors_name_flags(options: type, fields: list[str], message: str, expec
 
 
 def test_version_is_printed_and_recorded() -> None:
-    expected = command("--version")
-    assert (expected.returncode, expected.stdout) == (0, f"cwdfm {__version__}\n")
+    shown = command("--version")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    assert shown.returncode == 0
+    assert shown.stdout.startswith(f"cwdfm {__version__} ")
+    assert f"torch {torch.__version__}, device {device}: " in shown.stdout
     assert provenance()["versions"]["cwdfm"] == __version__
 
 
@@ -251,8 +254,9 @@ class Interrupt:
         if name == "torch":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-import cwdfm_command
-cwdfm_command.main()
+from cwdfm.cli.main import main
+sys.argv = ["cwdfm", "demo"]
+main()
 """
 
 
@@ -384,7 +388,7 @@ def test_out_of_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.empty(2**60)  # torch raises a RuntimeError for CPU memory
 
     for failing in (short, allocates):
-        monkeypatch.setitem(COMMANDS, "demo", Command(failing, ""))
+        monkeypatch.setattr(demo, "main", failing)
         assert "out of memory" in rejected("demo")
 
 

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +204,8 @@ def test_ctrl_c(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: list[str]) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(COMMANDS, name, replace(COMMANDS[name], main=interrupted))
-    action = "starts over" if name in ("perplexity", "analyze", "demo", "replay") else "resumes"
+    monkeypatch.setattr(f"cwdfm.cli.{COMMANDS[name].module}.main", interrupted)
+    action = "resumes" if name in ("prepare", "train", "sample", "eval") else "starts over"
     ended = command(name)
     assert ended.returncode == 130
     assert ended.stderr == f"cwdfm: interrupted; the same command {action}\n"

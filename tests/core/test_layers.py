@@ -29,7 +29,7 @@ LAYERS: list[set[str]] = [
     {"likelihood.dataset"},
     {"pretrained", "report"},
     {"integrations", "train"},
-    {"cli"},
+    {"api", "cli"},
     {"__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from cwdfm import Reject, Resample
-from cwdfm.cli import analyze, evaluate, perplexity, prepare, replay, sample_options, train
+from cwdfm.cli import (
+    analyze,
+    completion,
+    evaluate,
+    perplexity,
+    prepare,
+    replay,
+    sample_options,
+    train,
+)
 from cwdfm.cli.main import COMMANDS
 from cwdfm.cli.options import parse
 from cwdfm.postprocess.reject import DEFAULTS as REJECT_DEFAULTS
@@ -34,7 +43,7 @@ def commands(text: str) -> list[list[str]]:
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = "".join(blocks).replace("\\\n", " ").replace("$loss", "sce").splitlines()
     found = [re.search(r"(?:^|\s)cwdfm(?:\.cli\.main)? (.+)", line) for line in lines]
-    return [shlex.split(each[1], comments=True) for each in found if each]
+    return [shlex.split(each[1].split(" >")[0], comments=True) for each in found if each]
 
 
 class Parsed(Exception):
@@ -48,15 +57,15 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
         parse(*arguments)
         raise Parsed
 
-    modules = (analyze, evaluate, perplexity, prepare, replay, repro_options, sample_options, train)
-    for module in modules:
+    modules = (analyze, completion, evaluate, perplexity, prepare, replay, sample_options, train)
+    for module in (*modules, repro_options):
         monkeypatch.setattr(module, "parse", parse_only)
     found = [words for page in HAND_WRITTEN for words in commands((ROOT / page).read_text())]
     run = [words for words in found if words[1:] not in (["list"], ["--help"])]
     assert {words[0] for words in run} == set(COMMANDS) - {"bench", "demo"}
     for name, *words in run:
         with pytest.raises(Parsed):
-            COMMANDS[name].main(words)
+            COMMANDS[name].load()(words)
 
 
 @pytest.mark.parametrize("page", HAND_WRITTEN)

@@ -1,0 +1,89 @@
+"""`cwdfm completion SHELL`: print a script that completes commands, flags and their values."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from cwdfm.cli import analyze
+from cwdfm.cli.main import COMMANDS
+from cwdfm.cli.options import flag, parse
+from cwdfm.config import choices_of
+from cwdfm.pretrained import bundled_models
+from cwdfm.solver_config import SOLVERS
+from cwdfm.train.recipes import RECIPES
+
+# "COMMAND FLAG" is looked up for the values of a flag, then "COMMAND " for the flags. Files are
+# offered where nothing matches. zsh runs the same script after `bashcompinit`.
+SCRIPT = """\
+_cwdfm() {
+    local words="" current="${COMP_WORDS[COMP_CWORD]}"
+    [ "$COMP_CWORD" = 1 ] && words="%s"
+    case "${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}" in
+%s
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o default -F _cwdfm cwdfm"""
+ZSH = "autoload -U compinit bashcompinit && compinit && bashcompinit"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Print a script that completes commands, flags and their values; see docs/guide.md."""
+
+    shell: Literal["bash", "zsh"]  # SHELL, the first argument
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command."""
+    if arguments and not arguments[0].startswith("-"):
+        arguments = ["--shell", *arguments]
+    shell = parse("completion SHELL", arguments, lambda missing: Options(missing)).shell
+    print(f"{ZSH}\n{script()}" if shell == "zsh" else script())
+
+
+def script() -> str:
+    """The script for bash."""
+    first = {
+        "train": list(RECIPES),
+        "analyze": list(analyze.ANALYSES),
+        "completion": ["bash", "zsh"],
+    }
+    first |= dict.fromkeys(("sample", "perplexity"), bundled_models())
+    more = {"sample": [solver.config for solver in SOLVERS.values()]}
+    cases = []
+    for command, entry in COMMANDS.items():
+        module = import_module(f"cwdfm.cli.{entry.module}")
+        own = [analyze.Context, analyze.Updates] if module is analyze else [module.Options]
+        found = dict(pair for kind in [*own, *more.get(command, [])] for pair in _flags(kind))
+        cases += [(f'"{command} {name}"', values) for name, values in found.items() if values]
+        if command in first:
+            cases.append((f'"{command} {command}"', first[command]))
+        cases.append((f'"{command} "*', list(found)))
+    lines = [f'    {pattern}) words="{" ".join(words)}" ;;' for pattern, words in cases]
+    return SCRIPT % (" ".join(COMMANDS), "\n".join(lines))
+
+
+def _flags(kind: type) -> Iterator[tuple[str, list[str]]]:
+    """The flags of a dataclass, nested ones included, each with its choices."""
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        hint: Any = hints[field.name]
+        alternatives = choices_of(field)
+        for part in alternatives.values() or [hint]:
+            if is_dataclass(part):
+                yield from _flags(part)
+        if alternatives or not is_dataclass(hint):
+            yield flag(field.name), [*alternatives, *_choices(hint)]
+        if hint is bool:
+            yield flag(f"no_{field.name}"), []
+
+
+def _choices(hint: Any) -> Iterator[str]:
+    """The values of a Literal, also inside of a union."""
+    for part in get_args(hint):
+        if get_origin(hint) is Literal:
+            yield str(part)
+        else:
+            yield from _choices(part)
