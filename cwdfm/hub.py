@@ -1,6 +1,8 @@
-"""Models of the Hugging Face hub: consent to the code of a repository, and work without network."""
+"""Models of the Hugging Face hub: downloads, consent to the code of a repository, errors."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,9 @@ from cwdfm.errors import InputError, check_bool, load_extra
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT = 5.0  # seconds to reach the hub
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
+_PICKLES = ["*.bin", "*.ckpt"]  # only if there are no weights in safetensors
 
 
 def check_remote_code(name: str, revision: str | None, trust_remote_code: bool) -> None:
@@ -52,7 +57,7 @@ def hub_options(name: str, revision: str | None, trust_remote_code: bool) -> dic
 
 def hub_is_reachable() -> bool:
     """Whether the hub answers a single request; False in offline mode."""
-    hub = load_extra("huggingface_hub", "text")
+    hub = load_extra("huggingface_hub", "hub")
     try:
         hub.utils.get_session().head(hub.constants.ENDPOINT, timeout=_TIMEOUT)
     except Exception:  # of the HTTP library that huggingface_hub uses
@@ -75,3 +80,58 @@ def _check_repositories(name: str, options: dict[str, Any]) -> None:
                     f"{name} runs code of another repository, {other}, for which no commit can be "
                     f"given; download the code into one folder, read it and give that folder"
                 )
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether this can be the name of a model on the hub, `owner/name`."""
+    return bool(_NAME.fullmatch(name)) and not name.startswith(".")
+
+
+def download_model(name: str, revision: str | None = None, *, code: bool = False) -> Path:
+    """Download a model `owner/name` of the hub into its cache, and return the folder.
+
+    `code` also downloads Python files. Without a network, the cache is used.
+    """
+    hub = load_extra("huggingface_hub", "hub")
+    options = {"revision": revision, "local_files_only": not hub_is_reachable()}
+
+    def download(*patterns: str) -> Path:
+        chosen = {"allow_patterns": list(patterns), "ignore_patterns": ["*/*"]}
+        return Path(hub.snapshot_download(name, **options, **chosen))
+
+    with hub_errors(name, revision):
+        folder = download(*_FILES, *(["*.py"] if code else []))
+        return folder if any(folder.glob("*.safetensors")) else download(*_FILES, *_PICKLES)
+
+
+@contextmanager
+def hub_errors(name: str, revision: str | None = None) -> Iterator[None]:
+    """Turn the errors of huggingface_hub into InputErrors that say what to do."""
+    errors = load_extra("huggingface_hub.errors", "hub")
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        message = f"{name} is gated: accept its terms on its page, then log in with `hf auth login`"
+        raise InputError(message) from error
+    except errors.RepositoryNotFoundError as error:
+        raise InputError(
+            f"the hub has no model {name}, or it is private; check the name, or log in with "
+            f"`hf auth login`"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise InputError(
+            f"{name} has no revision {revision!r}; give one of its branches, tags or commits",
+            fields=("revision",),
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        raise InputError(
+            f"the hub cannot be reached, and {name} is not in the cache; check the connection, or "
+            f"download the model elsewhere (hf download {name} --local-dir FOLDER) and give the "
+            f"folder"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"the hub rejected the request for {name} ({reason}); check the name and your access "
+            f"token (`hf auth login`)"
+        ) from error

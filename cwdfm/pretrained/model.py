@@ -3,7 +3,7 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -13,14 +13,16 @@ import torch
 from cwdfm.config import to_config
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.device import find_device
-from cwdfm.errors import InputError, require
+from cwdfm.errors import InputError, reject_options, require
 from cwdfm.files import replacing, write_json, write_tensors
 from cwdfm.generation import generate
+from cwdfm.hub import download_model, is_hub_name
 from cwdfm.likelihood.dataset import DatasetLikelihood, text_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.method.flow import flow_of
 from cwdfm.model.transformer import DiT
 from cwdfm.pretrained.format import FORMAT, digests, read_model
+from cwdfm.pretrained.share import upload_model
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Samples
 from cwdfm.source import Source
@@ -105,11 +107,36 @@ class Pretrained:
         config["sha256"] = digests(weights, config)
         write_json(Path(folder, "config.json"), config)
 
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        dtype: torch.dtype = torch.float32,
+        metadata: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> str:
+        """Upload the model to the hub as `owner/name`, and return the URL of the commit.
+
+        A new repository gets a model card. `metadata` adds to its header, for example
+        {"license": "apache-2.0"}. For `revision`, `private`, `token` and `message` see
+        `upload_model`.
+        """
+        return upload_model(self, repo_id, dtype=dtype, metadata=metadata or {}, **options)
+
     @classmethod
-    def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Self:
-        """Read a folder of `save_pretrained` or of another project; weights become float32."""
+    def from_pretrained(
+        cls,
+        name_or_folder: str | Path,
+        device: torch.device | str = "cpu",
+        *,
+        revision: str | None = None,
+    ) -> Self:
+        """Read a folder of `save_pretrained` or of another project, or a model of the hub.
+
+        Weights become float32.
+        """
         target = find_device(device)
-        trained = cls(**read_model(Path(folder)))
+        trained = cls(**read_model(_local_folder(name_or_folder, revision)))
         trained.model.to(target)
         return trained
 
@@ -119,23 +146,25 @@ def bundled_models() -> list[str]:
     return sorted(path.name for path in BUNDLED.iterdir() if (path / "config.json").exists())
 
 
-def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pretrained:
-    """Load a trained model: a bundled one by name, or a folder (also of other projects).
+def load(
+    name_or_folder: str | Path,
+    device: torch.device | str = "cpu",
+    *,
+    revision: str | None = None,
+) -> Pretrained:
+    """Load a trained model: a bundled one, a folder (also of other projects), or one of the hub.
 
-    The folder of a training run gives its trained model, or else its newest checkpoint.
+    The folder of a training run gives its trained model, or else its newest checkpoint. A model of
+    the hub is `owner/name`; its branch, tag or commit is `revision`, or `owner/name@revision`.
     """
     named = isinstance(name_or_folder, str | Path)
     require(
         named, "the model", f"be a folder or one of {', '.join(bundled_models())}", name_or_folder
     )
-    folder, device = Path(name_or_folder), find_device(device)
-    if (found := _model_folder(name_or_folder)) is not None:
+    device = find_device(device)
+    folder = _local_folder(name_or_folder, revision)
+    if (found := _model_folder(folder)) is not None:
         return Pretrained.from_pretrained(found, device)
-    if not folder.is_dir():
-        raise InputError(
-            f"{str(name_or_folder)!r} is neither a folder nor a bundled model; the bundled models "
-            f"are {', '.join(bundled_models())}"
-        )
     checkpoints = sorted(folder.glob("checkpoints/step-*"), reverse=True)
     for checkpoint in checkpoints:
         try:
@@ -159,7 +188,7 @@ def unfinished_steps(name_or_folder: str | Path, trained: Pretrained) -> tuple[i
     None also for a checkpoint that was given by its own path, and for a run that completed its
     steps but did not save its model.
     """
-    if _model_folder(name_or_folder) is not None:
+    if not Path(name_or_folder).is_dir() or _model_folder(name_or_folder) is not None:
         return None
     match trained.card:
         case {"steps": int(done), "config": {"optimizer": {"steps": int(planned)}}}:
@@ -171,9 +200,25 @@ def unfinished_steps(name_or_folder: str | Path, trained: Pretrained) -> tuple[i
     return (done, planned) if done < planned else None
 
 
+def _local_folder(name_or_folder: str | Path, revision: str | None) -> Path:
+    """The folder itself, or that of a bundled model, or of one that is downloaded from the hub."""
+    name = str(name_or_folder)
+    bundled = BUNDLED / name if name in bundled_models() else None
+    if bundled is not None or Path(name).is_dir():
+        reject_options("for models of the hub", revision=revision)
+        return bundled or Path(name)
+    neither = f"{name!r} is neither a folder nor a bundled model ({', '.join(bundled_models())})"
+    repository, _, tag = name.partition("@")
+    if not is_hub_name(repository):
+        raise InputError(f"{neither}; a model of the hub has a name of the form owner/name")
+    try:
+        return download_model(repository, tag or revision)
+    except InputError as error:
+        message = f"{neither}, and cannot be loaded from the hub: {error}"
+        raise InputError(message, fields=error.fields) from error
+
+
 def _model_folder(name_or_folder: str | Path) -> Path | None:
-    """The folder of a bundled model, a saved model or a finished run; None otherwise."""
-    if str(name_or_folder) in bundled_models():
-        return BUNDLED / name_or_folder
+    """The folder of a saved model or of a finished run; None otherwise."""
     folders = (Path(name_or_folder), Path(name_or_folder) / "model")
     return next((folder for folder in folders if (folder / "config.json").exists()), None)
