@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CHECKED := cwdfm experiments tests examples
 
-.PHONY: install demo test lint bench clean
+.PHONY: install browser demo test lint bench clean
 .DEFAULT_GOAL := test
 
 install: .venv/installed
@@ -24,8 +24,15 @@ lint: install
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 
+# Web pages are tested in chromium (or Chrome), which is installed where there is none.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	{ apt-get update && apt-get install -y chromium; } || \
+	echo "chromium cannot be installed: the tests of web pages are skipped. Install chromium or Chrome" \
+	  "(as root: apt-get install chromium) and run this again." >&2
+
 # On a CPU Triton's kernels run in its interpreter; on a GPU: `pytest -m gpu`.
-test: lint
+test: lint browser
 	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m 'not gpu'
 
 # The studies that need no GPU; `collect` adds their records to results/.

@@ -37,7 +37,17 @@ settings.load_profile("ci")
 
 # Files whose fixtures are worth making once.
 ONE_WORKER = tuple(
-    f"test_{name}.py" for name in ("bench", "data", "engine", "methods", "run_command", "train")
+    f"test_{name}.py"
+    for name in (
+        "app",
+        "bench",
+        "data",
+        "engine",
+        "methods",
+        "replay_browser",
+        "run_command",
+        "train",
+    )
 )
 
 

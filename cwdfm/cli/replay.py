@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cwdfm.cli.options import by_flags, parse
 from cwdfm.errors import InputError
-from cwdfm.files import check_output_file, replacing
+from cwdfm.files import check_output_file, replacing, write_errors
 from cwdfm.report.replay import replay_page
 from cwdfm.solver.recording import Recording
 
@@ -43,6 +43,6 @@ def main(arguments: list[str]) -> None:
     recordings = [Recording.load(path) for path in options.files]
     title = options.title or " and ".join(path.name.split(".")[0] for path in options.files)
     page = replay_page(recordings, title)
-    with replacing(out) as part:
-        part.write_text(page, encoding="utf-8")
+    with write_errors(out), replacing(out) as part:
+        part.write_text(page, encoding="utf-8", errors="replace")  # labels may be any JSON
     print(f"written: {out}")

@@ -29,9 +29,11 @@ from cwdfm.pretrained.model import Pretrained, load, unfinished_steps
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, PartialSamples, SampleFile, write_samples
 from cwdfm.solver import Samples, Solver
+from cwdfm.solver.recording import check_record
 from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, Name, build_solver
 
-RECORDED = 8  # samples in a recording
+RECORDED = 8  # samples in a recording, fewer if they would have more steps x tokens than this
+RECORDED_CELLS = 2**21  # about 4 MB
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ def make_job(
             f"{type(method).__name__}; omit it"
         )
     length, requested = sample_length(trained, options), options.steps
+    if options.record:
+        check_record(1, (1, length), requested)
     if method.step_per_token:
         steps_given = "steps" in given and requested != length
         if steps_given or options.grid != Options.grid:
@@ -259,7 +263,8 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
 def write_recording(job: Job) -> None:
     """Record the first samples. They are generated again, which gives the same samples."""
     options = job.options
-    index = list(range(min(options.n, RECORDED)))
+    fit = max(1, RECORDED_CELLS // (options.steps * job.length))
+    index = list(range(min(options.n, RECORDED, fit)))
     with job.autocast():
         recording = generate(**job.request(index), record=len(index)).recording
     assert recording is not None

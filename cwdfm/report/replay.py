@@ -14,20 +14,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.data.smiles import SmilesTokenizer, parse
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, load_extra
 from cwdfm.solver.recording import Recording
 
 MASK_LABEL = "\u2591"  # a light shade block
 PAD_LABEL = "\u00b7"
 MAX_LABEL = 40  # characters of a token shown
+MAX_CELLS = 2**25  # steps x sequences x tokens of a page; a browser needs two bytes for each
 
 
 def replay_page(recordings: Sequence[Recording], title: str = "Replay") -> str:
     """The page for one recording, or for several to compare side by side."""
     if not recordings:
         raise InputError("a replay requires at least one recording")
+    if (cells := sum(recording.entropy.size for recording in recordings)) > MAX_CELLS:
+        raise InputError(
+            f"the recordings have {cells:,} steps x sequences x tokens, and a page holds "
+            f"{MAX_CELLS:,}; record fewer sequences or steps, or give fewer recordings"
+        )
     runs = [_run(recording) for recording in recordings]
     finals = "".join(
         f"<h2>{escape(run['name'])}</h2>"
@@ -38,41 +44,40 @@ def replay_page(recordings: Sequence[Recording], title: str = "Replay") -> str:
     data = json.dumps({"runs": runs}, ensure_ascii=False, separators=(",", ":"))
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     parts = {"title": escape(title), "finals": finals, "data": data}
-    template = files("cwdfm.report").joinpath("replay.html").read_text()
+    template = files("cwdfm.report").joinpath("replay.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(title|finals|data)\}\}", lambda match: parts[match[1]], template)
 
 
 def _run(recording: Recording) -> dict[str, Any]:
     """What the page needs to know about one recording."""
-    tokenizer = tokenizer_from_json(recording.labels["tokenizer"])
-    molecules = isinstance(tokenizer, SmilesTokenizer)
-    drawings = _Drawings() if molecules else None
-    final = recording.tokens
-    samples = [
-        _sequence(recording, r, tokenizer.decode(final[r].tolist()), tokenizer, drawings)
-        for r in range(len(final))
-    ]
+    stored = recording.labels.get("tokenizer")  # None for samples of a plain network
+    tokenizer = None if stored is None else tokenizer_from_json(stored)
+    drawings = _Drawings() if isinstance(tokenizer, SmilesTokenizer) else None
+    special: set[int] = set()
+    if isinstance(tokenizer, SmilesTokenizer):
+        special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
     used = np.unique(
         np.concatenate(
             [recording.start.ravel(), recording.move_token, recording.move_alternatives.ravel()]
         )
     )
-    special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id} if molecules else set()
     return {
-        "name": recording.labels.get("name", "recording"),
+        "name": str(recording.labels.get("name", "recording")),
         "steps": len(recording.times) - 1,
         "times": recording.times.tolist(),
         "mask": recording.mask_id,
         "nats": math.log(max(2, recording.vocab_size)),
         "pads": sorted(special),
         "words": {int(i): _label(int(i), tokenizer, recording.mask_id, special) for i in used},
+        "samples": [
+            _sequence(recording, r, tokenizer, drawings) for r in range(len(recording.start))
+        ],
         "drawings": [] if drawings is None else drawings.svgs,
-        "samples": samples,
     }
 
 
 def _sequence(
-    recording: Recording, r: int, text: str, tokenizer: Tokenizer, drawings: "_Drawings | None"
+    recording: Recording, r: int, tokenizer: Tokenizer | None, drawings: "_Drawings | None"
 ) -> dict[str, Any]:
     own = np.flatnonzero(recording.move_sequence == r)
     moves = [
@@ -85,15 +90,16 @@ def _sequence(
         ]
         for m in own
     ]
+    final = recording.tokens[r].tolist()
     one = {
         "start": recording.start[r].tolist(),
         "fixed": recording.fixed[r].astype(int).tolist(),
         "moves": moves,
         "entropy": _pack(recording.entropy[:, r]),
         "alpha": _pack(recording.alpha[:, r]),
-        "text": text,
+        "text": " ".join(map(str, final)) if tokenizer is None else tokenizer.decode(final),
     }
-    if drawings is not None:
+    if tokenizer is not None and drawings is not None:
         one["drawing"] = _drawing_of_steps(recording, r, tokenizer, drawings)
     return one
 
@@ -101,23 +107,26 @@ def _sequence(
 def _drawing_of_steps(
     recording: Recording, r: int, tokenizer: Tokenizer, drawings: "_Drawings"
 ) -> list[int]:
-    """The index of the drawing after 0..S steps; -1 if invalid, -2 while tokens are masked."""
+    """The index of the drawing after 0..S steps; -1 if invalid, -2 while it has masked tokens."""
     found, index = [], -1
     changed = set(recording.move_step[recording.move_sequence == r].tolist())
     for step in range(len(recording.times)):
         if step == 0 or step - 1 in changed:
-            row = recording.at(step)[r]
-            masked = bool((row == recording.mask_id).any())
-            index = -2 if masked else drawings.index(tokenizer.decode(row.tolist()))
+            row = recording.at(step)[r].tolist()
+            if tokenizer.eos_id in row:
+                row = row[: row.index(tokenizer.eos_id)]
+            index = -2 if recording.mask_id in row else drawings.index(tokenizer.decode(row))
         found.append(index)
     return found
 
 
-def _label(token: int, tokenizer: Tokenizer, mask_id: int, special: set[int]) -> str:
+def _label(token: int, tokenizer: Tokenizer | None, mask_id: int, special: set[int]) -> str:
     if token == mask_id:
         return MASK_LABEL
     if token in special:
         return PAD_LABEL
+    if tokenizer is None:
+        return f"{token} "
     label = tokenizer.decode([token])[:MAX_LABEL]
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in label) or "\u2205"
 
@@ -145,16 +154,12 @@ class _Drawings:
 @cache
 def _svg(smiles: str) -> str | None:
     """An SVG drawing, or None if the string is not a valid molecule."""
-    from rdkit import Chem, rdBase
-    from rdkit.Chem.Draw import rdMolDraw2D
-
-    with rdBase.BlockLogs():
-        molecule = Chem.MolFromSmiles(smiles) if smiles else None
-    if molecule is None or molecule.GetNumAtoms() == 0:
+    if (molecule := parse(smiles)) is None:
         return None
-    drawer = rdMolDraw2D.MolDraw2DSVG(240, 180)
-    drawer.drawOptions().clearBackground = False  # type: ignore[assignment]
-    rdMolDraw2D.PrepareAndDrawMolecule(drawer, molecule)
+    draw = load_extra("rdkit.Chem.Draw.rdMolDraw2D", "molecules")
+    drawer = draw.MolDraw2DSVG(240, 180)
+    drawer.drawOptions().clearBackground = False
+    draw.PrepareAndDrawMolecule(drawer, molecule)
     drawer.FinishDrawing()
-    svg = drawer.GetDrawingText()
+    svg: str = drawer.GetDrawingText()
     return svg[svg.index("<svg") :]

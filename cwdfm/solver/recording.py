@@ -10,6 +10,7 @@ Shapes: S steps, R recorded sequences, N sequence length, M moves, K alternative
 import json
 import math
 import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer
-from cwdfm.files import replacing
+from cwdfm.files import check_fields, check_regular, replacing
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
@@ -33,6 +34,18 @@ MAX_SEQUENCES = 64
 MAX_BYTES = 2**30  # of the arrays of one recording
 # Weights are stored as 128 + 32 log2(alpha), which covers [1/16, 15]; 0 means none.
 _ALPHA_ONE, _ALPHA_SCALE = 128, 32
+# What zipfile, zlib, numpy and json raise for damaged files; encrypted ones are a RuntimeError.
+_DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    EOFError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +104,9 @@ class Recording:
             return cls._load(path)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
+        except InputError:
+            raise
+        except _DAMAGE as error:
             raise InputError(
                 f"{path} is not a recording or is damaged ({error}); record the samples again with "
                 f"`cwdfm sample ... --record`"
@@ -99,6 +114,7 @@ class Recording:
 
     @classmethod
     def _load(cls, path: Path) -> "Recording":
+        check_regular(path)
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size > MAX_BYTES:
@@ -108,6 +124,7 @@ class Recording:
             )
         with np.load(path, allow_pickle=False) as archive:
             meta = json.loads(archive["meta"].tobytes())
+            check_fields("meta", meta, format=int, vocab_size=int, mask_id=int, labels=dict)
             if meta["format"] != FORMAT:
                 raise InputError(
                     f"{path} has recording format {meta['format']!r}, and this version reads "
@@ -116,9 +133,7 @@ class Recording:
             arrays = {name: archive[name] for name in _ARRAYS}
         recording = cls(
             **arrays,
-            vocab_size=int(meta["vocab_size"]),
-            mask_id=int(meta["mask_id"]),
-            labels=dict(meta["labels"]),
+            **{name: meta[name] for name in ("vocab_size", "mask_id", "labels")},
         )
         recording._check()
         return recording
@@ -127,6 +142,8 @@ class Recording:
         """Raise a ValueError unless all arrays fit together."""
         R, N = self.start.shape
         S, M = len(self.times) - 1, len(self.move_step)
+        if min(R, N, S) < 1 or R > MAX_SEQUENCES:
+            raise ValueError(f"it has {R} sequences of {N} tokens and {S} steps")
         expected: dict[str, tuple[int, ...]] = {
             "fixed": (R, N),
             "times": (S + 1,),
@@ -151,8 +168,10 @@ class Recording:
         tokens = max(self.vocab_size, self.mask_id + 1)
         for name in ("start", "move_token", "move_alternatives"):
             _check_range(name, getattr(self, name), tokens)
-        if M and bool((np.diff(self.move_step) < 0).any()):
-            raise ValueError("move_step is not in ascending order")
+        if bool((np.diff(self.move_step) < 0).any()) or not bool((np.diff(self.times) > 0).all()):
+            raise ValueError("steps or times are not in ascending order")
+        if not np.isfinite(self.move_probabilities).all():
+            raise ValueError("move_probabilities has values that are not finite")
 
 
 _ARRAYS = {
@@ -175,12 +194,20 @@ def _check_range(name: str, values: NDArray[np.int32], bound: int) -> None:
         raise ValueError(f"{name} has values outside 0..{bound - 1}")
 
 
-def check_record(record: int) -> int:
-    """Check the number of sequences to record; True stands for the largest number."""
-    if record is True:
-        return MAX_SEQUENCES
-    check_integer("record", record, 0, MAX_SEQUENCES)
-    return int(record)
+def check_record(record: int, shape: tuple[int, int], steps: int) -> int:
+    """The number of sequences to record of samples of a shape; True stands for all that fit."""
+    (batch, length), most = shape, MAX_SEQUENCES
+    if not isinstance(record, bool):
+        check_integer("record", record, 0, MAX_SEQUENCES)
+        most = record
+    count = min(batch, most) if record else 0
+    if 2 * count * length * steps > MAX_BYTES:
+        raise InputError(
+            f"a recording of {count} sequences of {length} tokens and {steps} steps would exceed "
+            f"{MAX_BYTES >> 30} GiB; set record to a smaller number, or take fewer steps",
+            fields=("record",),
+        )
+    return count
 
 
 class Recorder:

@@ -156,7 +156,7 @@ def sample(
     first = start.t if isinstance(start, Start) else 0.0
     times = time_grid(schedule, steps, grid, first=first).tolist()
     check_seed(seed)
-    record = check_record(record)
+    record = check_record(record, shape, len(times) - 1)
     device = find_device((model_device(model) or "cpu") if device is None else device)
     index_B = sample_index(index, shape[0], device)
     if prompt is not None or fixed is not None:

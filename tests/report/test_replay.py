@@ -98,22 +98,88 @@ def test_damaged_recordings_are_rejected(tmp_path: Path) -> None:
     recording = record(MaskSource(VOCAB), record=2).recording
     assert recording is not None
     path = tmp_path / "a.npz"
+    none = {name: getattr(recording, name)[:, :0] for name in ("entropy", "alpha")}
     for change in (
         {"move_position": recording.move_position + LENGTH},
         {"move_token": recording.move_token + 100},
         {"entropy": recording.entropy[1:]},
         {"move_step": recording.move_step[::-1].copy()},
         {"start": recording.start.astype(np.float64)},
+        {"times": np.full_like(recording.times, np.nan)},
+        {"move_probabilities": np.full_like(recording.move_probabilities, np.nan)},
+        {"start": recording.start[:0], "fixed": recording.fixed[:0], **none},
+        {"vocab_size": "5"},
     ):
         replace(recording, **change).save(path)
         with pytest.raises(InputError, match=re.escape(str(path))):
             Recording.load(path)
-    recording.save(path)
-    path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(InputError, match=r"a\.npz"):
-        Recording.load(path)
     with pytest.raises(InputError, match=r"missing\.npz"):
         Recording.load(tmp_path / "missing.npz")
+    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+        Recording.load(tmp_path)
+
+
+def test_a_recording_with_any_damaged_byte_loads_or_is_rejected(tmp_path: Path) -> None:
+    recording = record(MaskSource(VOCAB), record=1).recording
+    assert recording is not None
+    path, rng, rejected = tmp_path / "a.npz", np.random.default_rng(0), 0
+    recording.save(path)
+    whole = path.read_bytes()
+    damaged = [whole[:n] for n in rng.integers(0, len(whole), 20)]
+    for place in rng.integers(0, len(whole), 200):
+        flipped = bytes([whole[place] ^ 0xFF])
+        damaged += [whole[:place] + flipped + whole[place + 1 :]]
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            Recording.load(path)  # bytes of timestamps and the like do not matter
+        except InputError:
+            rejected += 1
+    assert rejected > 100
+
+
+def test_other_formats_and_huge_recordings_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = record(MaskSource(VOCAB), record=2).recording
+    assert recording is not None
+    path = tmp_path / "a.npz"
+    monkeypatch.setattr("cwdfm.solver.recording.FORMAT", 2)
+    recording.save(path)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"format 2.* 1"):
+        Recording.load(path)
+    recording.save(path)
+    monkeypatch.setattr("cwdfm.solver.recording.MAX_BYTES", 1000)
+    with pytest.raises(InputError, match=r"a\.npz.*GiB"):
+        Recording.load(path)
+    monkeypatch.setattr("cwdfm.report.replay.MAX_CELLS", 2 * STEPS * LENGTH)
+    replay_page([recording])
+    with pytest.raises(InputError, match=f"{4 * STEPS * LENGTH}"):
+        replay_page([recording, recording])
+
+
+def test_a_recording_too_large_to_load_is_rejected_before_the_first_step() -> None:
+    def model(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("no evaluation is expected")
+
+    with pytest.raises(InputError, match="record"):
+        cwdfm.sample(
+            model,
+            MaskSource(3),
+            Polynomial(2.0),
+            Euler(),
+            shape=(64, 9000),
+            steps=1000,
+            record=True,
+        )
+
+
+def test_a_recording_without_a_tokenizer_shows_ids() -> None:
+    recording = record(UniformSource(VOCAB), record=1).recording
+    assert recording is not None
+    page = replay_page([recording])
+    assert " ".join(map(str, recording.tokens[0].tolist())) in page
 
 
 @pytest.mark.parametrize("record_", [-1, 65, 2.5, "all"])
