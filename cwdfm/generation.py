@@ -1,19 +1,21 @@
 """Sampling from a trained model, for any method."""
 
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, overload, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.language.generate import Generated, generate_text
+from cwdfm.language.model import LanguageModel
 from cwdfm.method.base import Method, SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
 from cwdfm.postprocess import Refine, Reject, Resample
 from cwdfm.schedule import Spacing
-from cwdfm.solver import Samples
+from cwdfm.solver import Samples, Solver
 from cwdfm.solver.sample import Progress
 from cwdfm.solver_config import make_solver
 
@@ -50,7 +52,28 @@ class Trained(Protocol):
         """Whether the first token was always given in training."""
 
 
+@overload
 def generate(
+    trained: LanguageModel, solver: Solver | str | None = None, **options: Any
+) -> Generated: ...
+
+
+@overload
+def generate(trained: Trained, solver: object = None, **options: Any) -> Samples: ...
+
+
+def generate(trained: Any, solver: Any = None, **options: Any) -> Any:
+    """Sample sequences from a trained model, or generate text with a language model.
+
+    For the options see `generate_samples` and `generate_text`. The first returns `Samples`, the
+    second `Generated`.
+    """
+    if isinstance(trained, LanguageModel):
+        return generate_text(trained, solver=solver, **options)
+    return generate_samples(trained, solver, **options)
+
+
+def generate_samples(
     trained: Trained,
     solver: object = None,
     *,

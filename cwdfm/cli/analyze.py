@@ -25,7 +25,7 @@ from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.likelihood.dataset import load_held_out
 from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.ops.random import check_seed
-from cwdfm.pretrained import load
+from cwdfm.pretrained.model import load_trained
 from cwdfm.provenance import provenance
 from cwdfm.report import check_folder
 from cwdfm.report.analysis import context_plot, context_table, updates_plot, updates_table
@@ -137,7 +137,7 @@ def context(arguments: list[str]) -> None:
     limits = {"rows": MAX_SAMPLES, "draws": MAX_STEPS, "radius": MAX_BINS, "farthest": MAX_BINS}
     options, _ = read_options(Context, arguments, **limits)
     with process_group(options.device) as device:
-        trained = load(options.model, device)
+        trained = load_trained(options.model, device)
         with by_flags(Context):
             data = load_held_out(trained, options.data, options.part)
             count = min(options.rows, len(data.valid))
@@ -174,7 +174,7 @@ def updates(arguments: list[str]) -> None:
         solvers = {label(options, name): named_solver(options, name) for name in options.solvers}
     results = {}
     with process_group(options.device) as device:
-        trained = load(options.model, device)
+        trained = load_trained(options.model, device)
         with by_flags(Updates):
             for solver in solvers.values():
                 check_window(solver.weight, trained.length)

@@ -16,7 +16,7 @@ from cwdfm.cli.sample_options import Options as Sampling
 from cwdfm.errors import load_extra
 from cwdfm.generation import generate
 from cwdfm.metrics.molecule import score_molecules
-from cwdfm.pretrained import load
+from cwdfm.pretrained.model import load_trained
 from cwdfm.report import MoleculeReference, check_folder, evaluate
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver_config import SOLVERS as NAMED_SOLVERS
@@ -92,7 +92,7 @@ def workers(limit: int) -> ProcessPoolExecutor:
 
 def draw(cell: Sampling) -> tuple[Sampling, list[str]]:
     """Write the same file as `cwdfm sample` with these options; returns the samples too."""
-    trained = load(cell.model)
+    trained = load_trained(cell.model)
     solver = build_solver(cell.solver, cell.solver_options)
     job = Job(trained, cell, solver, {}, length=trained.length)
     out = generate(trained, solver, n=cell.n, steps=cell.steps, batch_size=BATCH)

@@ -19,7 +19,7 @@ from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file, write_errors, write_json
 from cwdfm.likelihood.dataset import DatasetLikelihood, held_out_likelihood, load_held_out
 from cwdfm.ops.random import check_seed
-from cwdfm.pretrained import Pretrained, load
+from cwdfm.pretrained.model import Pretrained, load_trained
 from cwdfm.provenance import provenance
 from cwdfm.report.table import Table, format_estimate
 from cwdfm.weight import Neighbor, Weight
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
     check_applies(options, given, "weight", {"radius": ("neighbor",), "scale": ("neighbor",)})
     weight = context_weight(options)
     with by_flags(Options), process_group(options.device) as device, output(options):
-        trained = load(options.model, device)
+        trained = load_trained(options.model, device)
         method = trained.method if weight is None else trained.flow
         if method.exact and (random := sorted({"draws", "seed"} & given)):
             raise InputError(

@@ -25,7 +25,7 @@ from cwdfm.errors import InputError, RunError
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
-from cwdfm.pretrained.model import Pretrained, load, unfinished_steps
+from cwdfm.pretrained.model import Pretrained, load_trained, unfinished_steps
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, PartialSamples, SampleFile, write_samples
 from cwdfm.solver import Samples, Solver
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> None:
         named = options.solver != "auto"
         solver = build_solver(options.solver, options.solver_options) if named else None
     with process_group(options.device) as device:
-        trained = load(options.model, device)
+        trained = load_trained(options.model, device)
         if (short := unfinished_steps(options.model, trained)) is not None and rank() == 0:
             where = f"its checkpoint at step {short[0]} of {short[1]}"
             note = f"training of {options.model} is not finished: sampling from {where}"

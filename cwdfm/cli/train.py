@@ -18,7 +18,7 @@ from cwdfm.data.loader import is_tokenizer_of, open_if_prepared
 from cwdfm.distributed import barrier, exclusive, process_group, rank, world_size
 from cwdfm.errors import InputError, load_extra
 from cwdfm.files import LOCK, check_output_folder, write_json
-from cwdfm.pretrained import Pretrained, load
+from cwdfm.pretrained.model import Pretrained, load_trained
 from cwdfm.provenance import provenance
 from cwdfm.train.config import TrainConfig, settings_of
 from cwdfm.train.loggers import Logger, TensorBoard, WeightsAndBiases
@@ -93,7 +93,7 @@ def read_options(name: str, arguments: list[str]) -> tuple[Options, Pretrained |
     config, init = RECIPES[name](), None
     place = value_given("init", arguments) or config.model.init
     if place is not None and not any(word in HELP for word in arguments):
-        init = load(place)
+        init = load_trained(place)
         config = config.continued_from(init).updated(init=place)
     elif not any(word in HELP for word in arguments):
         config = config_for_prepared(config, value_given("data", arguments))

@@ -1,5 +1,6 @@
 """Trained models on disk: loading, saving, and formats of other projects."""
 
+from cwdfm.language import LanguageModel
 from cwdfm.pretrained.model import Pretrained, bundled_models, load
 
-__all__ = ["Pretrained", "bundled_models", "load"]
+__all__ = ["LanguageModel", "Pretrained", "bundled_models", "load"]

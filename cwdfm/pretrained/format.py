@@ -23,6 +23,7 @@ from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.pretrained.dit import Checkpoint
 from cwdfm.pretrained.published import read_published
+from cwdfm.pretrained.weights import check_weights
 from cwdfm.schedule import Cosine, Linear, Polynomial
 from cwdfm.source import MaskSource, UniformSource
 
@@ -115,24 +116,10 @@ def _build_network(shape: DiTConfig, weights: dict[str, Tensor]) -> DiT:
     """The network with these weights. Shapes are compared before memory is allocated."""
     with torch.device("meta"):
         expected = {name: tuple(x.shape) for name, x in DiT(shape).state_dict().items()}
-    found = {name: tuple(x.shape) for name, x in weights.items()}
-    if wrong := sorted(n for n in expected | found if expected.get(n) != found.get(n)):
-        missing, extra = sorted(expected.keys() - found), sorted(found.keys() - expected)
-        first = wrong[0]
-        raise ValueError(
-            f"{len(wrong)} weights differ: {len(missing)} are missing ({_some(missing)}), "
-            f"{len(extra)} are unexpected ({_some(extra)}); {first} has shape "
-            f"{found.get(first, 'missing')}, and {expected.get(first, 'none')} by config.json"
-        )
-    if wrong := [name for name, x in weights.items() if not x.is_floating_point()]:
-        raise ValueError(f"{wrong[0]} has dtype {weights[wrong[0]].dtype}, which is not floating")
+    check_weights(expected, weights)
     model = DiT(shape)
     model.load_state_dict({name: x.float() for name, x in weights.items()})
     return model
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "none"
 
 
 def verify(folder: Path) -> None:

@@ -13,15 +13,18 @@ import torch
 from cwdfm.config import to_config
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.device import find_device
-from cwdfm.errors import InputError, reject_options, require
-from cwdfm.files import replacing, write_json, write_tensors
+from cwdfm.errors import InputError, check_bool, reject_options, require
+from cwdfm.files import read_json, replacing, write_json, write_tensors
 from cwdfm.generation import generate
-from cwdfm.hub import download_model, is_hub_name
+from cwdfm.hub import check_remote_code, download_model, is_hub_name
 from cwdfm.likelihood.dataset import DatasetLikelihood, text_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.method.flow import flow_of
 from cwdfm.model.transformer import DiT
+from cwdfm.pretrained.decoder import LoadOptions
 from cwdfm.pretrained.format import FORMAT, digests, read_model
+from cwdfm.pretrained.language import is_language_model, read_language_model
+from cwdfm.pretrained.published import is_published
 from cwdfm.pretrained.share import upload_model
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Samples
@@ -151,12 +154,59 @@ def load(
     device: torch.device | str = "cpu",
     *,
     revision: str | None = None,
-) -> Pretrained:
-    """Load a trained model: a bundled one, a folder (also of other projects), or one of the hub.
+    dtype: torch.dtype | None = None,
+    block: int | None = None,
+    trust_remote_code: bool = False,
+) -> Any:
+    """Load a `Pretrained`, or a `LanguageModel` such as LLaDA, Dream or BERT.
 
-    The folder of a training run gives its trained model, or else its newest checkpoint. A model of
-    the hub is `owner/name`; its branch, tag or commit is `revision`, or `owner/name@revision`.
+    Args:
+        name_or_folder: A bundled model, a folder (also of other projects), or a model of the hub,
+            `owner/name` or `owner/name@revision`. The folder of a training run gives its trained
+            model, or else its newest checkpoint.
+        device: Where to put it.
+        revision: The branch, tag or commit of a model of the hub.
+        dtype: The dtype of a language model's weights. The default is that of the files.
+        block: The tokens per block of a language model that exists with several, such as SDAR.
+        trust_remote_code: Run the Python code of a language model. Few need it: LLaDA2 and mixtures
+            of experts. Read the code first; a model of the hub also needs the commit as `revision`.
     """
+    check_bool("trust_remote_code", trust_remote_code)
+    if trust_remote_code:
+        repository, _, tag = str(name_or_folder).partition("@")
+        check_remote_code(repository, tag or revision, trust_remote_code)
+    if isinstance(name_or_folder, str | Path) and str(name_or_folder) not in bundled_models():
+        folder = _local_folder(name_or_folder, revision, code=trust_remote_code)
+        if (config := _language_config(folder)) is not None:
+            options = LoadOptions(find_device(device), dtype, block, trust_remote_code)
+            return read_language_model(folder, config, options)
+    if dtype is not None or block is not None or trust_remote_code:
+        raise InputError(
+            f"dtype, block and trust_remote_code are for language models of other projects, and "
+            f"{str(name_or_folder)!r} is none; omit them",
+            fields=("dtype", "block", "trust_remote_code"),
+        )
+    return load_trained(name_or_folder, device, revision=revision)
+
+
+def _language_config(folder: Path) -> dict[str, Any] | None:
+    """The config.json of a folder, if it describes a language model."""
+    try:
+        config = read_json(folder / "config.json")
+    except (OSError, ValueError):
+        return None  # reported by `load_trained`
+    if not isinstance(config, dict) or "format" in config or is_published(config):
+        return None
+    return config if is_language_model(config) else None
+
+
+def load_trained(
+    name_or_folder: str | Path,
+    device: torch.device | str = "cpu",
+    *,
+    revision: str | None = None,
+) -> Pretrained:
+    """Load a `Pretrained`; InputError for a language model."""
     named = isinstance(name_or_folder, str | Path)
     require(
         named, "the model", f"be a folder or one of {', '.join(bundled_models())}", name_or_folder
@@ -200,7 +250,7 @@ def unfinished_steps(name_or_folder: str | Path, trained: Pretrained) -> tuple[i
     return (done, planned) if done < planned else None
 
 
-def _local_folder(name_or_folder: str | Path, revision: str | None) -> Path:
+def _local_folder(name_or_folder: str | Path, revision: str | None, *, code: bool = False) -> Path:
     """The folder itself, or that of a bundled model, or of one that is downloaded from the hub."""
     name = str(name_or_folder)
     bundled = BUNDLED / name if name in bundled_models() else None
@@ -212,7 +262,7 @@ def _local_folder(name_or_folder: str | Path, revision: str | None) -> Path:
     if not is_hub_name(repository):
         raise InputError(f"{neither}; a model of the hub has a name of the form owner/name")
     try:
-        return download_model(repository, tag or revision)
+        return download_model(repository, tag or revision, code=code)
     except InputError as error:
         message = f"{neither}, and cannot be loaded from the hub: {error}"
         raise InputError(message, fields=error.fields) from error

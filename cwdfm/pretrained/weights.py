@@ -1,6 +1,7 @@
 """Weight files of other projects: safetensors, and pickled tensors, read without running code."""
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.files import read_tensors
+from cwdfm.files import check_fields, read_json, read_tensors
 
 # Functions of the config that the authors' networks store with their weights.
 _COMPUTED = (
@@ -23,8 +24,11 @@ _COMPUTED = (
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """The weights in a folder: model.safetensors, pytorch_model.bin or a Lightning checkpoint.
 
-    Of a Lightning checkpoint (`*.ckpt`), the moving average is used if there is one.
+    Large models have several model-*.safetensors, listed in model.safetensors.index.json. Of a
+    Lightning checkpoint (`*.ckpt`), the moving average is used if there is one.
     """
+    if (index := folder / "model.safetensors.index.json").is_file():
+        return _read_shards(index)
     checkpoints = sorted(folder.glob("*.ckpt"))
     if len(checkpoints) > 1:
         names = ", ".join(path.name for path in checkpoints)
@@ -34,6 +38,36 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     path = next((file for file in files if file.is_file()), first)
     weights = read_tensors(path) if path == first else _read_pickle(path)
     return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    content = read_json(index)
+    check_fields(index.name, content, weight_map=dict)
+    names = sorted({str(file) for file in content["weight_map"].values()})
+    if wrong := [name for name in names if Path(name).name != name]:
+        raise InputError(f"{index} names {wrong[0]!r:.80}, which is not a file beside it")
+    weights = {name: x for file in names for name, x in read_tensors(index.parent / file).items()}
+    return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
+
+
+def check_weights(expected: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> None:
+    """Require weights of exactly the expected names and shapes, of floating dtypes."""
+    found = {name: tuple(x.shape) for name, x in weights.items()}
+    expected = {name: tuple(shape) for name, shape in expected.items()}
+    if wrong := sorted(n for n in expected | found if expected.get(n) != found.get(n)):
+        missing, extra = sorted(expected.keys() - found), sorted(found.keys() - expected)
+        first = wrong[0]
+        raise ValueError(
+            f"{len(wrong)} weights differ: {len(missing)} are missing ({_some(missing)}), "
+            f"{len(extra)} are unexpected ({_some(extra)}); {first} has shape "
+            f"{found.get(first, 'missing')}, and {expected.get(first, 'none')} by config.json"
+        )
+    if wrong := [name for name, x in weights.items() if not x.is_floating_point()]:
+        raise ValueError(f"{wrong[0]} has dtype {weights[wrong[0]].dtype}, which is not floating")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "none"
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:

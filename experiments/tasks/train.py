@@ -12,7 +12,7 @@ from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.data.dataset import CacheMode
 from cwdfm.data.readers import file_type
-from cwdfm.pretrained import Pretrained, load
+from cwdfm.pretrained.model import Pretrained, load_trained
 from cwdfm.train.loggers import Logger
 from cwdfm.train.loop import fit
 from cwdfm.train.run import Run
@@ -96,7 +96,7 @@ def load_model(
 ) -> Pretrained:
     """The model that a task trained, or its snapshot after some step, on the worker's device."""
     name = "model" if snapshot is None else f"model-{snapshot}"
-    return load(store.folder(task) / name, resources.torch_device())
+    return load_trained(store.folder(task) / name, resources.torch_device())
 
 
 def load_corpus(

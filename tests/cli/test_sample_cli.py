@@ -27,6 +27,7 @@ from cwdfm.files import held, lock_file
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow_config import LOSSES, PATHS
+from cwdfm.pretrained.model import load_trained
 from cwdfm.report import TextSettings
 from cwdfm.sample_file import PartialSamples, SampleFile, read_samples, write_samples
 from cwdfm.solver_config import SOLVERS
@@ -163,11 +164,11 @@ def test_a_file_of_a_run_that_finished_meanwhile_is_kept(
 
     def load_slowly(*given: Any) -> cwdfm.Pretrained:
         out.write_text("of another run")
-        return cwdfm.load(*given)
+        return load_trained(*given)
 
     sample_main([MODEL, "--out", str(out), *flags])  # the folder is created
     out.unlink()
-    monkeypatch.setattr(sample_cli, "load", load_slowly)
+    monkeypatch.setattr(sample_cli, "load_trained", load_slowly)
     with pytest.raises(cwdfm.InputError, match=rf"{out} already exists.*--force"):
         sample_main([MODEL, "--out", str(out), *flags])
     assert [(path.name, path.read_text()) for path in out.parent.iterdir()] == [

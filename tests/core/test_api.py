@@ -22,6 +22,7 @@ NO_CALLS = {
     *("Cosine", "EntropyInverse", "Linear", "Bound", "Info", "PathSample", "Samples", "State"),
     *("ContextWeight", "Loss", "Model", "Path", "Postprocess", "PredictionWeight", "Schedule"),
     *("Solver", "Source", "SplitModel", "Weight", "InputError", "Pretrained"),
+    "LanguageModel",
     "bundled_models",
 }
 

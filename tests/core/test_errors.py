@@ -85,7 +85,8 @@ def filled(value: float, width: int = 6) -> cwdfm.Samples:
 
 
 def generate(**options: Any) -> cwdfm.Samples:
-    return cwdfm.generate(cwdfm.load(MOLECULES), n=1, steps=1, **options)
+    samples: cwdfm.Samples = cwdfm.generate(cwdfm.load(MOLECULES), n=1, steps=1, **options)
+    return samples
 
 
 def lose(loss: cwdfm.Loss, source: cwdfm.Source, weight: Any = None, width: int = 0) -> Tensor:

@@ -269,8 +269,8 @@ def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source) -> None:
 def test_templates_are_filled() -> None:
     trained = cwdfm.load("qm9-mask-small")
     ask = {"n": 6, "steps": 4, "seed": 1, "template": "c1ccccc1***"}
-    found = generate(trained, **ask, reject=cwdfm.Reject(1.0, 2))  # type: ignore[arg-type]
-    one = generate(trained, **ask, reject=cwdfm.Reject(1.0, 2), batch_size=1)  # type: ignore[arg-type]
+    found = generate(trained, **ask, reject=cwdfm.Reject(1.0, 2))
+    one = generate(trained, **ask, reject=cwdfm.Reject(1.0, 2), batch_size=1)
     assert torch.equal(found.tokens, one.tokens)
     texts = [trained.tokenizer.decode(row) for row in found.tokens.tolist()]
     assert all(len(text) == len("c1ccccc1***") and text.startswith("c1ccccc1") for text in texts)

@@ -184,10 +184,10 @@ def test_draw_options_default_to_those_of_the_solver() -> None:
     """Temperature and nucleus. There are at most as many groups as tokens."""
     trained, ask = cwdfm.load("qm9-uniform-small"), {"n": 6, "steps": 4, "seed": 1}
     cold = cwdfm.Euler(temperature=0.3, top_p=0.9)
-    found = generate(trained, cold, **ask, resample=cwdfm.Resample(rounds=3))  # type: ignore[arg-type]
+    found = generate(trained, cold, **ask, resample=cwdfm.Resample(rounds=3))
     config = cwdfm.Resample(rounds=3, temperature=0.3, top_p=0.9)
-    same = generate(trained, cold, **ask, resample=config)  # type: ignore[arg-type]
-    other = generate(trained, cold, **ask, resample=replace(config, temperature=3.0))  # type: ignore[arg-type]
+    same = generate(trained, cold, **ask, resample=config)
+    other = generate(trained, cold, **ask, resample=replace(config, temperature=3.0))
     assert torch.equal(found.tokens, same.tokens)
     assert not torch.equal(found.tokens, other.tokens)
     x = torch.zeros(2, N, dtype=torch.int64)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def test_invalid_input(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"length": 9}))
     hub.add("someone/damaged", tmp_path / "model")
     model: Any = small()
-    for call, facts in (
+    wrong: list[tuple[Callable[[], object], str]] = [
         (lambda: cwdfm.load("someone/other"), "neither.*someone/other.*hf auth login"),
         (lambda: cwdfm.load(NAME, revision="v9"), "no revision 'v9'"),
         (lambda: cwdfm.load(f"{NAME}@v9"), "no revision 'v9'"),
@@ -121,6 +121,7 @@ def test_invalid_input(hub: FakeHub, tmp_path: Path) -> None:
         (lambda: cwdfm.load(tmp_path / "model", revision="main"), "revision='main'.*hub"),
         (lambda: model.push_to_hub(NAME, token="hf_wrong"), "rejected.*401"),
         (lambda: model.push_to_hub(NAME, token=TOKEN, dtype=torch.int8), "dtype"),
-    ):
+    ]
+    for call, facts in wrong:
         with pytest.raises(cwdfm.InputError, match=facts):
             call()

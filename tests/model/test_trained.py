@@ -13,14 +13,14 @@ from cwdfm.data.text.tokenizer import ByteTokenizer
 from cwdfm.likelihood.bound import Bound
 from cwdfm.method import Flow
 from cwdfm.model.transformer import DiT, DiTConfig
-from cwdfm.pretrained import Pretrained
+from cwdfm.pretrained.model import Pretrained, load_trained
 
 MOLECULES = ["CCO", "c1ccccc1", "CC(=O)N"]
 
 
 @pytest.fixture(scope="module")
 def molecules() -> Pretrained:
-    return cwdfm.load("qm9-mask-small")
+    return load_trained("qm9-mask-small")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ characters `<|endoftext|>` in a document are ordinary text.
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -104,31 +104,8 @@ class TextTokenizer(Tokenizer):
         yield text[start:]
 
     def encode_template(self, template: str) -> list[int | None]:
-        """`[12]` is a hole of twelve free tokens: 'The [12] of the [3] was'. `[[` is a bracket.
-
-        If words include the space before them, as in GPT-2's vocabulary, one space before a hole
-        belongs to the hole.
-        """
-        ids: list[int | None] = []
-        given = ""
-        for match in _PART.finditer(template):
-            if match[0] == "[[" or match[0][0] != "[":
-                given += match[0].replace("[[", "[")
-                continue
-            if match[1] is None:
-                raise InputError(
-                    f"the template {template!r} has a bracket at position {match.start()} that "
-                    f"does not start a hole; write [12] for twelve free tokens and [[ for a bracket"
-                )
-            ids += self.encode(given.removesuffix(" ") if self.words_include_space else given)
-            ids += [None] * hole_size(template, match[1])
-            given = ""
-        if None not in ids:
-            raise InputError(
-                f"the template {template!r} has no holes; write [12] for twelve free tokens, as "
-                f"in 'The [12] of the [3] was'"
-            )
-        return ids + self.encode(given)
+        """See `encode_holes`."""
+        return encode_holes(template, self.encode, self.words_include_space)
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
         """The ids as they are if `whole`, else padded with free tokens to `length`."""
@@ -145,6 +122,36 @@ class TextTokenizer(Tokenizer):
                 fields=("length",),
             )
         return list(ids) if whole else [*ids] + [None] * (length - len(ids))
+
+
+def encode_holes(
+    template: str, encode: Callable[[str], list[int]], words_include_space: bool
+) -> list[int | None]:
+    """The ids of a template: `[12]` is a hole of twelve free tokens, None; `[[` is a bracket.
+
+    An example is 'The [12] of the [3] was'. If words include the space before them, as in GPT-2's
+    vocabulary, one space before a hole belongs to the hole.
+    """
+    ids: list[int | None] = []
+    given = ""
+    for match in _PART.finditer(template):
+        if match[0] == "[[" or match[0][0] != "[":
+            given += match[0].replace("[[", "[")
+            continue
+        if match[1] is None:
+            raise InputError(
+                f"the template {template!r} has a bracket at position {match.start()} that "
+                f"does not start a hole; write [12] for twelve free tokens and [[ for a bracket"
+            )
+        ids += encode(given.removesuffix(" ") if words_include_space else given)
+        ids += [None] * hole_size(template, match[1])
+        given = ""
+    if None not in ids:
+        raise InputError(
+            f"the template {template!r} has no holes; write [12] for twelve free tokens, as "
+            f"in 'The [12] of the [3] was'"
+        )
+    return ids + encode(given)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""One block of a canvas as a model that solvers can step.
+
+Shapes: B batch, A sequences that are evaluated, C context columns before the block, L tokens per
+block, K predicted tokens, V ids.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cwdfm.language.model import LanguageModel
+from cwdfm.language.session import Session
+
+# Changes the logits [K, V] of some tokens, in place or not, given their prompt numbers and their
+# positions after the prompt, both [K]. Ids are the tokenizer's.
+Constraint = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which tokens may be drawn."""
+
+    never: Sequence[int] = ()  # ids that are never drawn
+    stop_ids: Sequence[int] = ()  # ids that are drawn only at the first open position
+    constraint: Constraint | None = None
+
+
+class BlockModel(nn.Module):
+    """A split model of the block, given the rest of the canvas.
+
+    Its input [B, C + L] has some columns before the block too, for the context weights. Its hidden
+    vectors are numbers of rows, so that the head knows which tokens it predicts.
+    """
+
+    def __init__(
+        self, language: LanguageModel, session: Session, block: slice, context: int, limits: Limits
+    ) -> None:
+        super().__init__()
+        self.language, self.session, self.limits = language, session, limits
+        self.start, self.context = block.start, context
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.head(self.trunk(x, t).flatten(0, 1)).view(*x.shape, -1)
+
+    def trunk(self, x: Tensor, t: Tensor, rows_A: Tensor | None = None) -> Tensor:
+        """Numbers [A, C + L, 1] of the rows of hidden vectors of the last call."""
+        x_AL = x[:, self.context :]
+        hidden_ALD = self.session.hidden(x_AL, rows_A)
+        self.rows_A, self.hidden, self.length = rows_A, hidden_ALD.flatten(0, 1), x_AL.shape[1]
+        if self.limits.stop_ids:
+            open_AL = x_AL == self.language.source.num_tokens - 1
+            self.first_A = open_AL.int().argmax(1)
+        row_AL = torch.arange(len(self.hidden), device=x.device).view_as(x_AL)
+        before_AC = row_AL[:, :1].expand(-1, self.context)  # not predicted
+        return torch.cat([before_AC, row_AL], dim=1)[..., None].float()
+
+    def select(self, active_B: Tensor) -> "PartialBlock":
+        """The model for a subset of the sequences."""
+        return PartialBlock(self, active_B.nonzero()[:, 0])
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits of the model, under the limits."""
+        row_K = hidden[:, 0].long()
+        logits_KV = self.language.logits(self.hidden.index_select(0, row_K))
+        limits = self.limits
+        if limits.never:
+            logits_KV[:, list(limits.never)] = -torch.inf
+        if limits.stop_ids:
+            late_K = row_K % self.length != self.first_A[row_K // self.length]
+            stop = list(limits.stop_ids)
+            logits_KV[:, stop] = logits_KV[:, stop].masked_fill(late_K[:, None], -torch.inf)
+        if limits.constraint is not None:
+            sequence_K = row_K // self.length
+            sequence_K = sequence_K if self.rows_A is None else self.rows_A[sequence_K]
+            canvas = self.session.canvas
+            position_K = self.start + row_K % self.length - canvas.new[sequence_K]
+            logits_KV = limits.constraint(logits_KV, canvas.number[sequence_K], position_K)
+        return self.language.to_source(logits_KV)
+
+
+class PartialBlock:
+    """A `BlockModel` for some of the sequences."""
+
+    def __init__(self, model: BlockModel, rows_A: Tensor) -> None:
+        self.model, self.rows_A, self.head = model, rows_A, model.head
+
+    def trunk(self, x: Tensor, t: Tensor) -> Tensor:
+        """See `BlockModel.trunk`."""
+        return self.model.trunk(x, t, self.rows_A)

@@ -1,0 +1,163 @@
+"""Language models of other projects, in the terms of this library.
+
+A family of models is a `Network` and a few facts: the mask id, whether logits are shifted, whether
+attention is causal between blocks. `cwdfm/pretrained` has one module per family.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from cwdfm.device import find_device
+from cwdfm.errors import InputError, check_integer
+from cwdfm.model.decoder import KeyValues
+from cwdfm.schedule import Linear, Schedule
+from cwdfm.source import MaskSource, Source, UniformSource
+
+
+class Network(nn.Module, ABC):
+    """A network over the columns of a canvas of tokens."""
+
+    caches: bool = True  # whether `hidden` supports a cache
+    pads: bool = True  # whether `hidden` supports masks, and so batches with padding
+
+    @property
+    @abstractmethod
+    def num_tokens(self) -> int:
+        """The number of ids, the width of the logits."""
+
+    @abstractmethod
+    def hidden(
+        self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None
+    ) -> Tensor:
+        """Hidden vectors [B, M, D] of tokens at positions of the text.
+
+        `mask` [B, 1, M or 1, K] is true where a token attends to a key; None is everywhere.
+        """
+
+    @abstractmethod
+    def logits(self, hidden_KD: Tensor) -> Tensor:
+        """Logits [K, num_tokens] of hidden vectors."""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A pretrained language model and what its family is known to need.
+
+    Token ids of the tokenizer are those of the network. The solvers of this library expect the mask
+    as the last id, so `swap` exchanges the two.
+    """
+
+    network: Any  # a `Network`, or a network with its own `session`
+    tokenizer: Any  # of transformers
+    family: str
+    mask_id: int | None = None  # None: the source is uniform
+    shift: bool = False  # whether the logits at a position predict the next token
+    block: int | None = None  # tokens per block, if attention is causal between blocks
+    block_length: int | None = None  # the default of generation
+    stop_ids: tuple[int, ...] = ()  # tokens that end a text
+    length: int = 2048  # the longest text, prompt included
+    frames: bool = False  # whether texts stand between special tokens, as [CLS] and [SEP]
+    schedule: Schedule = field(default_factory=Linear)
+
+    def __post_init__(self) -> None:
+        for name in ("block", "block_length"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name))
+        count, known = self.network.num_tokens, len(self.tokenizer)
+        if known > count:
+            raise InputError(
+                f"the tokenizer has {known} ids and the network only {count}; use the tokenizer "
+                f"that belongs to the model"
+            )
+        if self.mask_id is not None and not 0 <= self.mask_id < count:
+            raise InputError(f"the mask id {self.mask_id} is not one of the {count} ids")
+
+    @property
+    def source(self) -> Source:
+        """The noise that generation starts from."""
+        count = self.network.num_tokens
+        return UniformSource(count) if self.mask_id is None else MaskSource(count - 1)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        device: torch.device = next(self.network.parameters()).device
+        return device
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the network to a device; returns this model."""
+        self.network.to(find_device(device))
+        return self
+
+    def swap(self, ids: Tensor) -> Tensor:
+        """Convert the tokenizer's ids to those of `source`, or back."""
+        last = self.network.num_tokens - 1
+        if self.mask_id is None or self.mask_id == last:
+            return ids
+        mask, other = ids == self.mask_id, ids == last
+        return ids.masked_fill(mask, last).masked_fill(other, self.mask_id)
+
+    def logits(self, hidden_KD: Tensor) -> Tensor:
+        """Logits [K, num_tokens]; ids without text have probability zero."""
+        logits_KV: Tensor = self.network.logits(hidden_KD)
+        logits_KV[:, len(self.tokenizer) :] = -torch.inf
+        return logits_KV
+
+    def to_source(self, logits_KV: Tensor) -> Tensor:
+        """Logits by the ids of `source`, whose last one, the mask, is not predicted."""
+        if self.mask_id is not None:
+            logits_KV[:, self.mask_id] = logits_KV[:, -1]
+        return logits_KV
+
+    def flow_model(self) -> "FlowModel":
+        """The network as a model of this library, for `cwdfm.sample` and `cwdfm.elbo`."""
+        if self.block is not None or not isinstance(self.network, Network):
+            raise InputError(
+                f"{self.family} predicts block by block, so it is not a flow over whole sequences; "
+                f"use cwdfm.generate"
+            )
+        return FlowModel(self)
+
+    def generate(self, **options: Any) -> Any:
+        """Generate text: see `cwdfm.generate`."""
+        from cwdfm.language.generate import generate_text
+
+        return generate_text(self, **options)
+
+
+def shift_right(hidden_BMD: Tensor, first_BM: Tensor | None = None) -> Tensor:
+    """Move the prediction of the next token to that token; the first one predicts itself.
+
+    `first_BM` is true at the first token of a sequence, by default column 0.
+    """
+    moved_BMD = torch.cat([hidden_BMD[:, :1], hidden_BMD[:, :-1]], dim=1)
+    if first_BM is None:
+        return moved_BMD
+    return torch.where(first_BM[..., None], hidden_BMD, moved_BMD)
+
+
+class FlowModel(nn.Module):
+    """A bidirectional language model as a split model over sequences without padding."""
+
+    def __init__(self, language: LanguageModel) -> None:
+        super().__init__()
+        self.language, self.network = language, language.network
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        logits_KV = self.head(self.trunk(x_t, t).flatten(0, 1))
+        return logits_KV.view(*x_t.shape, -1)
+
+    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
+        """Hidden vectors [B, N, D]."""
+        position_BN = torch.arange(x_t.shape[1], device=x_t.device).expand_as(x_t)
+        ids_BN = self.language.swap(x_t)
+        hidden_BND: Tensor = self.network.hidden(ids_BN, position_BN, None, None)
+        return shift_right(hidden_BND) if self.language.shift else hidden_BND
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits of the data tokens and the mask."""
+        return self.language.to_source(self.language.logits(hidden))

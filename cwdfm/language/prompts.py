@@ -1,0 +1,200 @@
+"""From prompts, messages and templates to canvases of tokens."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cwdfm.data.text.tokenizer import encode_holes
+from cwdfm.errors import InputError, check_strings, describe, require
+from cwdfm.language.model import LanguageModel
+from cwdfm.language.session import Canvas
+from cwdfm.source import MaskSource
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The tokens of one text, by the tokenizer's ids."""
+
+    before: list[int | None]  # None is a token to generate, inside a template
+    new: int  # tokens to generate after those
+    after: list[int]  # tokens after all of these
+
+    @property
+    def length(self) -> int:
+        """The tokens of the complete text."""
+        return len(self.before) + self.new + len(self.after)
+
+    @property
+    def free(self) -> int:
+        """The tokens to generate."""
+        return self.new or self.before.count(None)
+
+    @property
+    def is_template(self) -> bool:
+        """Whether the tokens to generate are holes."""
+        return self.new == 0
+
+
+def encode_prompts(
+    model: LanguageModel,
+    max_new_tokens: int,
+    prompts: Sequence[str] | None,
+    messages: Sequence[Sequence[Mapping[str, str]]] | None,
+    templates: Sequence[str] | None,
+) -> list[Prompt]:
+    """Encode the texts. Exactly one of the three kinds must be given."""
+    given = [name for name, x in _named(prompts, messages, templates) if x is not None]
+    if len(given) != 1:
+        raise InputError(
+            f"give one of prompts, messages and templates, got {' and '.join(given) or 'none'}",
+            fields=("prompts", "messages", "templates"),
+        )
+    if messages is not None:
+        rows = [_encode_chat(model, each) for each in _check_messages(messages)]
+    elif prompts is not None:
+        check_strings("prompts", prompts)
+        rows = [model.tokenizer(text)["input_ids"] for text in prompts]
+    else:
+        assert templates is not None
+        check_strings("templates", templates)
+        return [_checked(model, _encode_template(model, text), text) for text in templates]
+    texts = prompts or [str(each)[:80] for each in messages or ()]
+    encoded = []
+    for ids, text in zip(rows, texts, strict=True):
+        end = _closing(model) if model.frames else []
+        ids = ids[: -len(end)] if end and ids[-len(end) :] == end else ids
+        encoded.append(_checked(model, Prompt(list(ids), max_new_tokens, end), text))
+    return encoded
+
+
+def _named(*values: object) -> Iterator[tuple[str, object]]:
+    return zip(("prompts", "messages", "templates"), values, strict=True)
+
+
+def _check_messages(messages: Any) -> Sequence[Sequence[Mapping[str, str]]]:
+    conversations = list(messages) if isinstance(messages, list | tuple) else []
+    for conversation in conversations or [messages]:
+        known = isinstance(conversation, list | tuple) and len(conversation) > 0
+        if not known or not all(
+            isinstance(message, Mapping) and {"role", "content"} <= message.keys()
+            for message in conversation
+        ):
+            raise InputError(
+                "messages must be a list of conversations, each a list of messages such as "
+                f"{{'role': 'user', 'content': 'Hello'}}, got {describe(conversation)}"
+            )
+    return conversations
+
+
+def _encode_chat(model: LanguageModel, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    tokenizer = model.tokenizer
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise InputError(
+            f"the tokenizer of this {model.family} model has no chat template, so it was probably "
+            f"not trained on conversations; use prompts, or the tokenizer of an instruction model"
+        )
+    try:
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+        )
+    except Exception as error:  # templates raise any error, for example for unknown roles
+        raise InputError(f"the chat template rejects {messages!r:.200}: {error}") from error
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _encode_template(model: LanguageModel, text: str) -> Prompt:
+    def encode(part: str) -> list[int]:
+        ids: list[int] = model.tokenizer(part, add_special_tokens=False)["input_ids"]
+        return ids
+
+    words_include_space = encode(" the") != encode(" ") + encode("the")
+    ids = encode_holes(text, encode, words_include_space)
+    first: list[int] = model.tokenizer("")["input_ids"]
+    end = _closing(model) if model.frames else []
+    start = first[: len(first) - len(end)]
+    return Prompt([*start, *ids], 0, end)
+
+
+def _closing(model: LanguageModel) -> list[int]:
+    """The special tokens at the end of a text, such as [SEP]."""
+    first: list[int] = model.tokenizer("")["input_ids"]
+    ends = {model.tokenizer.sep_token_id, model.tokenizer.eos_token_id} - {None}
+    return first[-1:] if first and first[-1] in ends else []
+
+
+def _checked(model: LanguageModel, prompt: Prompt, text: str) -> Prompt:
+    if not prompt.before:
+        raise InputError(
+            "a prompt is empty; give at least one token, for example the start of the text"
+        )
+    if prompt.length > model.length:
+        raise InputError(
+            f"the prompt {text[:40]!r} has {len(prompt.before)} tokens, and with "
+            f"{prompt.new} new ones it exceeds the {model.length} of the model's context; shorten "
+            f"it, or decrease max_new_tokens",
+            fields=("max_new_tokens",),
+        )
+    if model.mask_id is not None and model.mask_id in prompt.before:
+        raise InputError(
+            f"the prompt {text[:40]!r} contains the mask token; write templates with holes such "
+            f"as [3] to fill in tokens"
+        )
+    return prompt
+
+
+def first_block(model: LanguageModel, prompt: Prompt) -> int:
+    """The tokens before the first block.
+
+    Blocks of a model with causal blocks begin at multiples of their length, so the first one
+    may contain the end of the prompt. A template is one block.
+    """
+    if prompt.is_template:
+        return 0
+    size = len(prompt.before)
+    return size if model.block is None else size - size % model.block
+
+
+def make_canvas(
+    model: LanguageModel, prompts: Sequence[tuple[int, Prompt]], index: Tensor, block_length: int
+) -> Canvas:
+    """Lay out numbered prompts such that the first blocks begin at the same column."""
+    begin = max(first_block(model, prompt) for _, prompt in prompts)
+    ends = [prompt.length - first_block(model, prompt) for _, prompt in prompts]
+    unit = block_length if model.block is not None else 1
+    columns = begin + -(-max(ends) // unit) * unit
+    shape = (len(prompts), columns)
+    source = model.source
+    blank = source.mask_id if isinstance(source, MaskSource) else 0
+    tokens, fixed = torch.full(shape, -1), torch.zeros(shape, dtype=torch.bool)
+    valid = torch.ones(shape, dtype=torch.bool)
+    for row, (_, prompt) in enumerate(prompts):
+        pad = begin - first_block(model, prompt)
+        ids = [*prompt.before, *[None] * (columns - pad - len(prompt.before) - len(prompt.after))]
+        given = [*ids, *prompt.after]
+        valid[row, :pad] = False
+        fixed[row] = torch.tensor([True] * pad + [token is not None for token in given])
+        tokens[row] = torch.tensor([0] * pad + [-1 if token is None else token for token in given])
+    free = tokens < 0
+    tokens = model.swap(tokens.clamp(min=0)).masked_fill(free, blank)
+    number = torch.tensor([number for number, _ in prompts])
+    sizes = [0 if prompt.is_template else len(prompt.before) for _, prompt in prompts]
+    new = (~valid).sum(1) + torch.tensor(sizes)
+    to = model.device
+    return Canvas(
+        tokens.to(to), fixed.to(to), valid.to(to), number.to(to), index[number].to(to), new.to(to),
+        begin,
+    )  # fmt: skip
+
+
+def check_new_tokens(value: int) -> None:
+    """Require a positive number of tokens."""
+    require(
+        isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+        "max_new_tokens",
+        "be an integer >= 1",
+        value,
+    )

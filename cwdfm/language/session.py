@@ -1,0 +1,141 @@
+"""A batch in generation: its canvas of tokens, and which of its columns a step evaluates.
+
+The columns of a canvas are the padding and the prompt of each sequence, then the blocks that are
+generated from left to right.
+
+Shapes: B batch, N columns, L tokens per block, M evaluated columns, K keys, D width.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from cwdfm.language.model import LanguageModel, shift_right
+from cwdfm.model.decoder import KeyValues
+
+CacheKind = Literal["none", "prefix", "dual", "exact"]
+
+
+@dataclass
+class Canvas:
+    """The sequences of a batch, padded on the left."""
+
+    tokens: Tensor  # [B, N] int64, ids of the source
+    fixed: Tensor  # [B, N] bool: prompt and padding
+    valid: Tensor  # [B, N] bool: not padding
+    number: Tensor  # [B] int64: numbers of the prompts
+    index: Tensor  # [B] int64: sample numbers, which seed the random draws
+    new: Tensor  # [B] int64: the column after the prompt; 0 for a template
+    begin: int = 0  # the first column of the first block
+
+    def __post_init__(self) -> None:
+        self.position = (self.valid.cumsum(1) - 1).clamp(min=0)
+        self.padded = not bool(self.valid.all())
+
+    def select(self, rows: Tensor) -> "Canvas":
+        """Some of the sequences."""
+        names = ("tokens", "fixed", "valid", "number", "index", "new")
+        parts: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
+        return Canvas(**parts, begin=self.begin)
+
+
+class Session(Protocol):
+    """Evaluates one block of a canvas after the other."""
+
+    canvas: Canvas
+
+    def start(self, block: slice) -> None:
+        """Begin a block, at the given columns."""
+
+    def hidden(self, x_AL: Tensor, rows_A: Tensor | None) -> Tensor:
+        """Hidden vectors [A, L, D] that predict the block, given its tokens in some sequences."""
+
+    def finish(self) -> None:
+        """End the block, whose tokens are final in the canvas."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some of the sequences."""
+
+
+class ColumnSession:
+    """A session of a `Network`, with one of these caches:
+
+    - "none": every step evaluates all columns that the block may depend on.
+    - "exact", for attention that is causal between blocks: a step evaluates its block. Keys and
+      values of the blocks before it cannot change, so the result is the same.
+    - "prefix", for bidirectional attention: the first step of a block evaluates everything. The
+      others keep the keys and values of the columns before the block, which really depend on the
+      tokens drawn since: an approximation.
+    - "dual": also those of the columns after the block.
+    """
+
+    def __init__(self, language: LanguageModel, canvas: Canvas, cache: CacheKind) -> None:
+        self.language, self.canvas, self.kind = language, canvas, cache
+        self.cache = None if cache == "none" else KeyValues(canvas.tokens.shape[1])
+        if cache == "exact" and canvas.begin:
+            self._run(0, canvas.begin, canvas.begin, None)
+
+    def start(self, block: slice) -> None:
+        self.block, self.first = block, True
+
+    def hidden(self, x_AL: Tensor, rows_A: Tensor | None) -> Tensor:
+        start, stop = self.block.start, self.block.stop
+        if rows_A is None:
+            self.canvas.tokens[:, self.block] = x_AL
+        else:
+            self.canvas.tokens[rows_A, self.block] = x_AL
+        begin, end, keys = self._columns(start, stop)
+        # A cache holds all sequences, and copying part of it takes longer than evaluating the rest.
+        subset = rows_A if self.cache is None else None
+        hidden_BMD = self._run(begin, end, keys, subset)[:, start - begin : stop - begin]
+        self.first = False
+        return hidden_BMD if rows_A is None or subset is not None else hidden_BMD[rows_A]
+
+    def finish(self) -> None:
+        if self.kind == "exact":
+            self._run(self.block.start, self.block.stop, self.block.stop, None)
+
+    def select(self, rows: Tensor) -> None:
+        self.canvas = self.canvas.select(rows)
+        if self.cache is not None:
+            self.cache.select(rows)
+
+    def _columns(self, start: int, stop: int) -> tuple[int, int, int]:
+        """The first and last column to evaluate, and the end of those to attend to."""
+        total = self.canvas.tokens.shape[1]
+        if self.kind == "exact":
+            return start, stop, stop
+        if self.language.block is not None:
+            return 0, stop, stop
+        if self.kind == "none" or self.first:
+            return 0, total, total
+        start = max(0, start - self.language.shift)  # the column before predicts the first token
+        return start, stop if self.kind == "dual" else total, total
+
+    def _run(self, start: int, stop: int, end: int, rows: Tensor | None) -> Tensor:
+        """Hidden vectors that predict the tokens of some columns [B, M, D]."""
+        canvas = self.canvas if rows is None else self.canvas.select(rows)
+        if self.cache is not None:
+            self.cache.start, self.cache.end = start, end
+        ids_BM = self.language.swap(canvas.tokens[:, start:stop])
+        position_BM = canvas.position[:, start:stop]
+        mask = self._mask(canvas, start, stop, end)
+        hidden_BMD: Tensor = self.language.network.hidden(ids_BM, position_BM, mask, self.cache)
+        if not self.language.shift:
+            return hidden_BMD
+        return shift_right(hidden_BMD, position_BM == 0 if canvas.padded else None)
+
+    def _mask(self, canvas: Canvas, start: int, stop: int, end: int) -> Tensor | None:
+        """Which keys the columns attend to, [B, 1, M or 1, K]; None for all."""
+        mask = canvas.valid[:, None, None, :end] if canvas.padded else None
+        block = self.language.block
+        if block is None or start // block == (end - 1) // block:
+            return mask
+        column = torch.arange(end, device=canvas.tokens.device)
+        query, key = column[start:stop, None], column[None, :]
+        causal = query // block >= key // block
+        if mask is None:
+            return causal[None, None]
+        return (mask & causal) | (query == key)  # padding attends to itself: no row is empty

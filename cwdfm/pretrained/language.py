@@ -1,0 +1,56 @@
+"""Recognize a language model by its config.json."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError
+from cwdfm.language.model import LanguageModel
+from cwdfm.pretrained.a2d import read_a2d
+from cwdfm.pretrained.decoder import LoadOptions
+from cwdfm.pretrained.dream import read_dream
+from cwdfm.pretrained.llada import read_llada
+from cwdfm.pretrained.llada2 import read_block_causal
+from cwdfm.pretrained.masked_lm import is_masked_lm, read_masked_lm
+from cwdfm.pretrained.sdar import read_sdar
+
+# By `model_type` in config.json, in lower case. All other types that transformers has as masked
+# language models are read by `read_masked_lm`. To support another family, add a reader.
+FAMILIES: dict[str, Callable[[Path, dict[str, Any], LoadOptions], LanguageModel]] = {
+    "llada": read_llada,
+    "dream": read_dream,
+    "sdar": read_sdar,
+    "a2d-qwen3": read_a2d,
+    "a2d-qwen2": read_a2d,
+    "a2d-llama": read_a2d,
+    "llada2_moe": read_block_causal,
+    "sdar_moe": read_block_causal,
+}
+
+
+def is_language_model(config: dict[str, Any]) -> bool:
+    """Whether a config.json describes a language model that can be read."""
+    kind = str(config.get("model_type", "")).lower()
+    return kind in FAMILIES or is_masked_lm(config)
+
+
+def read_language_model(
+    folder: Path, config: dict[str, Any], options: LoadOptions
+) -> LanguageModel:
+    """The language model in a folder; InputError if it is not complete."""
+    kind = str(config["model_type"]).lower()
+    try:
+        return FAMILIES.get(kind, read_masked_lm)(folder, config, options)
+    except InputError:
+        raise
+    except KeyError as error:
+        raise InputError(
+            f"{folder}/config.json has no field {error}, which a model of type {kind!r} needs; "
+            f"copy the model again"
+        ) from error
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{folder} is damaged, or its config.json and weights do not belong together "
+            f"({type(error).__name__}: {reason}); copy the model again"
+        ) from error

@@ -1,0 +1,70 @@
+"""LLaDA-8B and LLaDA 1.5 (Nie et al. 2025): bidirectional attention, no logit shift."""
+
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError
+from cwdfm.language.model import LanguageModel
+from cwdfm.model.decoder import DecoderConfig
+from cwdfm.pretrained.decoder import LoadOptions, read_decoder
+from cwdfm.pretrained.text_tokenizer import find_mask, find_stop, read_tokenizer
+
+_NAMES = {
+    r"^model\.transformer\.": "",
+    r"^wte\.": "embedding.",
+    r"^ln_f\.": "norm.",
+    r"^ff_out\.": "readout.",
+    r"^blocks\.": "layers.",
+    r"\.attn_norm\.": ".attention_norm.",
+    r"\.ff_norm\.": ".mlp_norm.",
+    r"\.q_proj\.": ".qkv:0.",
+    r"\.k_proj\.": ".qkv:1.",
+    r"\.v_proj\.": ".qkv:2.",
+    r"\.attn_out\.": ".out.",
+    r"\.ff_proj\.": ".gate_up:0.",
+    r"\.up_proj\.": ".gate_up:1.",
+    r"\.ff_out\.": ".down.",
+}
+# Variants of the authors' code that no published model has.
+_REQUIRED = {
+    "block_type": "llama",
+    "rope": True,
+    "alibi": False,
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "include_bias": False,
+}
+
+
+def read_llada(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
+    """Blocks of 32 tokens, as in the authors' examples."""
+    for name, value in _REQUIRED.items():
+        if config.get(name, value) != value:
+            raise InputError(
+                f"LLaDA models with {name} = {config[name]!r} are not supported, only {value!r}"
+            )
+    heads, width = config["n_heads"], config["d_model"]
+    shape = DecoderConfig(
+        num_tokens=config.get("embedding_size") or config["vocab_size"],
+        width=width,
+        depth=config["n_layers"],
+        heads=heads,
+        kv_heads=config.get("n_kv_heads") or heads,
+        head_width=width // heads,
+        mlp_width=config.get("mlp_hidden_size") or config["mlp_ratio"] * width,
+        rope_base=config["rope_theta"],
+        norm_epsilon=config["rms_norm_eps"],
+        qkv_bias=config.get("include_qkv_bias", False),
+    )
+    tokenizer = read_tokenizer(folder, options)
+    return LanguageModel(
+        read_decoder(folder, shape, options, _NAMES),
+        tokenizer,
+        "LLaDA",
+        mask_id=find_mask(config, tokenizer),
+        block_length=32,
+        stop_ids=find_stop(folder, config, tokenizer),
+        length=config["max_sequence_length"],
+    )

@@ -1,0 +1,94 @@
+"""Masked language models of transformers: BERT, ModernBERT, ESM and DPLM, RoBERTa and others.
+
+No logit shift, bidirectional attention, no cache. Positions are those of the network: sequences of
+a batch have equal lengths, because networks differ in how they number padded ones.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from cwdfm.errors import InputError, load_extra
+from cwdfm.language.model import LanguageModel, Network
+from cwdfm.model.decoder import KeyValues
+from cwdfm.pretrained.decoder import LoadOptions
+from cwdfm.pretrained.text_tokenizer import find_mask, read_tokenizer
+
+
+class MaskedLMNetwork(Network):
+    """Its hidden vectors are logits already: heads differ between networks, and are small."""
+
+    caches = pads = False
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network: Any = network
+
+    @property
+    def num_tokens(self) -> int:
+        count: int = self.network.config.vocab_size
+        return count
+
+    def hidden(
+        self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None
+    ) -> Tensor:
+        assert mask is None
+        assert cache is None
+        logits_BMV: Tensor = self.network(ids_BM).logits
+        return logits_BMV
+
+    def logits(self, hidden_KD: Tensor) -> Tensor:
+        return hidden_KD
+
+
+def is_masked_lm(config: dict[str, Any]) -> bool:
+    """Whether transformers has a masked language model of this type."""
+    if find_spec("transformers") is None:
+        return False
+    auto = load_extra("transformers.models.auto.modeling_auto", "text")
+    return config.get("model_type") in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def read_masked_lm(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
+    """Texts stand between the special tokens of the tokenizer, as in training."""
+    tokenizer = read_tokenizer(folder, options)
+    network = read_transformers(folder, "AutoModelForMaskedLM", options)
+    length = config.get("max_position_embeddings", 512)
+    return LanguageModel(
+        MaskedLMNetwork(network),
+        tokenizer,
+        str(config["model_type"]),
+        mask_id=find_mask(config, tokenizer),
+        length=min(length, getattr(tokenizer, "model_max_length", length)),
+        frames=True,
+    )
+
+
+def read_transformers(folder: Path, kind: str, options: LoadOptions) -> nn.Module:
+    """The network of a folder, built by a class of transformers."""
+    transformers = load_extra("transformers", "text")
+    dtype = "auto" if options.dtype is None else options.dtype
+    try:
+        network, info = getattr(transformers, kind).from_pretrained(
+            str(folder), dtype=dtype, trust_remote_code=options.trust_remote_code,
+            output_loading_info=True, use_safetensors=_has_safetensors(folder),
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{folder} cannot be loaded by transformers ({reason})") from error
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if names := sorted(map(str, info.get(problem) or ())):
+            raise InputError(
+                f"{folder} has {len(names)} {problem.replace('_keys', '')} weights "
+                f"({', '.join(names[:3])}), so its weights and config.json do not belong together; "
+                f"copy the model again"
+            )
+    moved: nn.Module = network.to(options.device).eval().requires_grad_(False)
+    return moved
+
+
+def _has_safetensors(folder: Path) -> bool | None:
+    """Prefer safetensors; None lets transformers use pickled tensors, which it reads safely."""
+    return True if any(folder.glob("*.safetensors")) else None

@@ -1,0 +1,72 @@
+"""Tokenizers of language models, with the ids that generation needs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError, load_extra
+from cwdfm.files import read_json
+from cwdfm.pretrained.decoder import LoadOptions
+
+# Tokens that end an answer, besides the end-of-text token, where a tokenizer has them.
+_ENDS = ("<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|role_end|>", "<end_of_turn>", "<turn|>")
+
+
+def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenizer") -> Any:
+    """The tokenizer in a folder.
+
+    If it has code of its own, which may not run, tokenizer.json describes it completely. Without
+    that file it is one of the class `kind` of transformers.
+    """
+    transformers = load_extra("transformers", "text")
+    extra: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
+    path = folder / "tokenizer_config.json"
+    if not options.trust_remote_code and path.is_file() and "auto_map" in read_json(path):
+        kind, extra = (
+            "PreTrainedTokenizerFast" if (folder / "tokenizer.json").is_file() else kind,
+            {},
+        )
+    else:
+        kind = "AutoTokenizer"
+    try:
+        return getattr(transformers, kind).from_pretrained(str(folder), **extra)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{folder} has no tokenizer that can be read ({reason}); copy tokenizer.json and "
+            f"tokenizer_config.json of the model into the folder"
+        ) from error
+
+
+def find_mask(config: Mapping[str, Any], tokenizer: Any) -> int:
+    """The mask id, in which config.json and the tokenizer must agree."""
+    named = config.get("mask_token_id")
+    own = getattr(tokenizer, "mask_token_id", None)
+    if named is None and own is None:
+        raise InputError(
+            "the model has no mask id: neither config.json (mask_token_id) nor the tokenizer "
+            "(mask_token) names one; add it to config.json"
+        )
+    if named is not None and own is not None and named != own:
+        raise InputError(
+            f"the mask id is {named} by config.json and {own} by the tokenizer; correct the wrong "
+            f"one (mask_token_id or mask_token)"
+        )
+    found: Any = own if named is None else named
+    return int(found)
+
+
+def find_stop(folder: Path, config: Mapping[str, Any], tokenizer: Any) -> tuple[int, ...]:
+    """The ids that end a text: those of the tokenizer, config.json and generation_config.json."""
+    path = folder / "generation_config.json"
+    generation = read_json(path) if path.is_file() else {}
+    found: list[int] = []
+    for value in (
+        tokenizer.eos_token_id,
+        config.get("eos_token_id"),
+        generation.get("eos_token_id"),
+    ):
+        found += [] if value is None else value if isinstance(value, list) else [value]
+    vocabulary = tokenizer.get_vocab()
+    found += [vocabulary[name] for name in _ENDS if name in vocabulary]
+    return tuple(dict.fromkeys(i for i in found if i < len(tokenizer)))
