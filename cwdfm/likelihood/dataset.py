@@ -179,7 +179,7 @@ def dataset_likelihood(
     padded, pad_count = padding or (-1, 0)
     full, short = (index_R != padded).nonzero()[:, 0], (index_R == padded).nonzero()[:, 0]
     terms = [(place_B, fixed_N) for place_B in full.split(batch_size)]
-    terms += [(short, given_n) for given_n in _without_padding(method, fixed_N, pad_count)]
+    terms += [(short, given_n) for given_n in without_padding(method, fixed_N, pad_count)]
     device = model_device(model) or torch.device("cpu")
     likelihood: Callable[..., Bound] = method.likelihood
     if weight is not None:
@@ -227,7 +227,7 @@ def _check_sequences(sequences: Tensor | NDArray[Any]) -> None:
         )
 
 
-def _without_padding(method: Method, fixed_N: Tensor, pad_count: int) -> list[Tensor]:
+def without_padding(method: Method, fixed_N: Tensor, pad_count: int) -> list[Tensor]:
     """Masks [n] of given tokens; the sum of their likelihoods leaves out the last `pad_count`.
 
     Each mask stands for the likelihood of the sequence's first n tokens. A bidirectional method is

@@ -1,0 +1,289 @@
+"""Models of this library in the lm-evaluation-harness, under the name `cwdfm`.
+
+    python -m cwdfm.integrations.lm_eval --model cwdfm --model_args pretrained=FOLDER --tasks TASK
+
+is the command `lm_eval` with this model registered; the harness has no plugins. In Python, import
+this module and call `lm_eval.simple_evaluate(model="cwdfm", ...)`.
+
+Log-likelihoods are lower bounds, estimated with a fixed seed: those of a continuation given its
+context, as one sequence without padding. They are exact for autoregressive models.
+"""
+
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_bool, check_integer, load_extra
+from cwdfm.generation import auto_batch_size
+from cwdfm.likelihood.dataset import without_padding
+from cwdfm.method import Flow, Method
+from cwdfm.method.base import SampleRequest
+from cwdfm.pretrained import Pretrained, load
+from cwdfm.solver_config import make_solver
+
+_load = partial(load_extra, extra="lm-eval")
+_TemplateLM: Any = _load("lm_eval.api.model").TemplateLM
+_register = _load("lm_eval.api.registry").register_model
+_utils, _model_utils = _load("lm_eval.utils"), _load("lm_eval.models.utils")
+
+Row = tuple[list[int], int]  # token ids, and how many of them, at the beginning, are given
+
+
+@_register("cwdfm")
+class CwdfmLM(_TemplateLM):  # type: ignore[misc]
+    """A trained model of this library.
+
+    Args:
+        pretrained: A model for `cwdfm.load`: a folder, or `owner/name@revision`.
+        device: Where to run it. The harness's default is a GPU; without one, this is the CPU.
+        batch_size: Sequences per batch, or "auto". It does not change the results.
+        max_batch_size: Ignored.
+        draws: Random times per sequence in the bound.
+        seed: The random seed of bounds and generations.
+        check_greedy: Whether to find out if a continuation is the most likely one, which some tasks
+            count (LAMBADA). It takes one more evaluation per token.
+        max_gen_toks: Tokens to generate, unless the task says otherwise.
+        solver: The solver of generations. The default for mask sources is "confidence".
+        steps: Steps per generation; the default is one per token.
+        options: Options of the solver.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        device: str = "auto",
+        batch_size: int | str = 16,
+        max_batch_size: int | None = None,
+        draws: int = 16,
+        seed: int = 0,
+        check_greedy: bool = True,
+        max_gen_toks: int = 64,
+        solver: str | None = None,
+        steps: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_bool("check_greedy", check_greedy)
+        check_integer("max_gen_toks", max_gen_toks)
+        check_integer("steps", 1 if steps is None else steps)
+        self.model = load(pretrained, device if torch.cuda.is_available() else "cpu")
+        self.view = _View.of(self.model)
+        auto = batch_size == "auto"
+        self.batch_size = auto_batch_size(self.model) if auto else int(batch_size)
+        self.draws, self.seed, self.check_greedy = draws, seed, check_greedy
+        self.max_gen_toks, self.steps = max_gen_toks, steps
+        self.solver = partial(_make_solver, self.view.method, solver, options)
+        self.solver(0.0)  # reports wrong options now
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence."""
+        return self.view.length
+
+    @property
+    def eot_token_id(self) -> int:
+        return self.view.end
+
+    @property
+    def prefix_token_id(self) -> int:
+        return self.view.start
+
+    def tok_encode(self, string: str, add_special_tokens: Any = None, **_: Any) -> list[int]:
+        return self.view.encode(string)
+
+    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
+        """The log-likelihood of whole texts, in windows of which each has one token of context."""
+        found = [0.0] * len(requests)
+        rows: list[Row] = []
+        owner: list[int] = []
+        for i, request in enumerate(requests):
+            windows = _utils.get_rolling_token_windows(
+                token_list=self.tok_encode(request.args[0]),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length - 1,
+                context_len=1,
+            )
+            for context, text in map(_utils.make_disjoint_window, windows):
+                rows.append((context + text, len(context)))
+                owner.append(i)
+        for i, nats in zip(owner, self._nats(rows), strict=True):
+            found[i] -= nats
+        return found
+
+    def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
+        rows = [self._row(context, text) for _, context, text in requests]
+        greedy = [False] * len(rows)
+        if self.check_greedy:
+            likely = self._complete([(ids[:n], len(ids) - n, 0.0) for ids, n in rows])
+            greedy = [ids[count:] == top for (ids, count), top in zip(rows, likely, strict=True)]
+        return [(-nats, same) for nats, same in zip(self._nats(rows), greedy, strict=True)]
+
+    def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
+        """Continue contexts up to a stop text."""
+        jobs, stops = [], []
+        for request in requests:
+            context, kwargs = request.args
+            kwargs = _model_utils.normalize_gen_kwargs(kwargs, self.max_gen_toks)
+            new = kwargs["max_gen_toks"]
+            if new >= self.max_length:
+                raise InputError(
+                    f"the task generates {new} tokens, but the model's sequences have "
+                    f"{self.max_length}, context included; set --gen_kwargs max_gen_toks=N"
+                )
+            ids = self._begin(self.tok_encode(context))[new - self.max_length :]
+            sampled = 1.0 if kwargs.get("do_sample") else 0.0
+            jobs.append((ids, new, float(kwargs.get("temperature", sampled))))
+            stops.append(kwargs["until"])
+        texts = map(self.view.decode, self._complete(jobs))
+        cut = _model_utils.postprocess_generated_text
+        return [cut(text, stop, None) for text, stop in zip(texts, stops, strict=True)]
+
+    def _row(self, context: list[int], text: list[int]) -> Row:
+        """Context and continuation, without the beginning of a context that is too long."""
+        if len(text) >= self.max_length:
+            raise InputError(
+                f"a continuation has {len(text)} tokens, but the model's sequences have "
+                f"{self.max_length}, context included; use a task with shorter texts"
+            )
+        ids = [*self._begin(context), *text][-self.max_length :]
+        return ids, len(ids) - len(text)
+
+    def _begin(self, context: list[int]) -> list[int]:
+        """The context, which begins with the start token if the model always does."""
+        needs = not context or (self.view.begins and context[0] != self.view.start)
+        return [self.view.start, *context] if needs else context
+
+    def _nats(self, rows: Sequence[Row]) -> list[float]:
+        """-log p of the tokens of each row that are not given, or the bound."""
+        terms = [
+            (i, self.view.swap(torch.tensor(ids)), fixed_n)
+            for i, (ids, count) in enumerate(rows)
+            for ids, fixed_n in self.view.terms(ids, count)
+        ]
+        nats_R = torch.zeros(len(rows), dtype=torch.float64)
+        for group in _grouped(terms, lambda term: len(term[1]), self.batch_size):
+            index_B = torch.tensor([i for i, _, _ in group])
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "x_1 is")  # shorter than in training
+                bound = self.view.method.likelihood(
+                    self.view.network,
+                    torch.stack([x_n for _, x_n, _ in group]),
+                    fixed=torch.stack([fixed_n for _, _, fixed_n in group]),
+                    index=index_B,
+                    seed=self.seed,
+                    draws=self.draws,
+                    batch_size=self.batch_size,
+                )
+            nats_R.index_add_(0, index_B, bound.nats_B.cpu())
+        return nats_R.tolist()
+
+    def _complete(self, jobs: Sequence[tuple[list[int], int, float]]) -> list[list[int]]:
+        """The new tokens of jobs (given tokens, number of new ones, temperature)."""
+        found: list[list[int]] = [[] for _ in jobs]
+        numbered = [(i, *job) for i, job in enumerate(jobs)]
+        alike = lambda job: (len(job[1]), *job[2:])  # noqa: E731
+        for group in _grouped(numbered, alike, self.batch_size):
+            numbers, given, (count, *_), (temperature, *_) = zip(*group, strict=True)
+            begin = len(given[0])
+            length = self.view.whole_blocks(begin + count)
+            prompt_BN = torch.zeros(len(group), length, dtype=torch.int64)
+            prompt_BN[:, :begin] = self.view.swap(torch.tensor(given))
+            request = SampleRequest(
+                shape=(len(group), length),
+                steps=self.view.method.steps(self.steps or count, length),
+                seed=self.seed,
+                grid="kappa",
+                prompt=prompt_BN,
+                fixed=(torch.arange(length) < begin).expand(len(group), -1),
+                index=torch.tensor(numbers),
+            )
+            samples = self.view.method.sample(self.view.network, self.solver(temperature), request)
+            tokens_BN = self.view.swap(samples.tokens.cpu())[:, begin : begin + count]
+            for i, ids in zip(numbers, tokens_BN.tolist(), strict=True):
+                found[i] = ids
+        return found
+
+
+@dataclass(frozen=True)
+class _View:
+    """What the harness needs of a model."""
+
+    method: Method
+    network: Any
+    encode: Callable[[str], list[int]]
+    decode: Callable[[list[int]], str]
+    swap: Callable[[Tensor], Tensor]  # between the tokenizer's ids and those of the network
+    length: int
+    start: int  # the token before a text
+    end: int
+    begins: bool  # whether every sequence begins with `start`
+
+    @staticmethod
+    def of(model: Pretrained) -> "_View":
+        words = model.tokenizer
+
+        def decode(ids: list[int]) -> str:
+            ends = [i for i, token in enumerate(ids) if token in (words.eos_id, words.pad_id)]
+            return words.decode(ids[: ends[0]] if ends else ids)
+
+        return _View(
+            model.method,
+            model.model,
+            words.encode,
+            decode,
+            lambda x: x,
+            model.length,
+            words.bos_id,
+            words.eos_id,
+            model.fix_first,
+        )
+
+    def whole_blocks(self, length: int) -> int:
+        """The number of tokens in as many blocks as `length` tokens need."""
+        block = self.method.causal_block or 1
+        return -(-length // block) * block
+
+    def terms(self, ids: list[int], given: int) -> list[tuple[list[int], Tensor]]:
+        """Beginnings of a sequence with their masks of given tokens, whose -log p are added."""
+        length = self.whole_blocks(len(ids))
+        padded = ids + [self.end] * (length - len(ids))
+        fixed_N = torch.arange(length) < given
+        masks = without_padding(self.method, fixed_N, length - len(ids))
+        return [(padded[: len(fixed_n)], fixed_n) for fixed_n in masks]
+
+
+def _make_solver(
+    method: Method, name: str | None, options: dict[str, Any], temperature: float
+) -> Any:
+    masked = isinstance(method, Flow) and method.source.marks_noise
+    name = name or ("confidence" if masked else method.default_solver)
+    return method.adapt(make_solver(name, temperature=temperature, **options))
+
+
+def _grouped(items: Iterable[Any], key: Callable[[Any], Any], size: int) -> Iterable[list[Any]]:
+    """Items with the same key, in batches."""
+    groups = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    for group in groups.values():
+        yield from (group[i : i + size] for i in range(0, len(group), size))
+
+
+def main() -> None:
+    """The command `lm_eval`; invalid input is reported without a traceback."""
+    try:
+        _load("lm_eval.__main__").cli_evaluate()
+    except InputError as error:
+        print(f"cwdfm: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
