@@ -2,8 +2,8 @@
 
 import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +107,23 @@ def exclusive(file: Path, conflict: str) -> Iterator[None]:
 
 
 @contextmanager
-def output_file(path: Path, *, force: bool) -> Iterator[None]:
-    """Hold the lock of an output file until it is written; missing parent folders are created.
+def output(path: Path, check: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of an output path until it is written; missing parent folders are created.
 
-    The file is checked while the lock is held, because another run may have just written it.
+    `check` is called while the lock is held, because another run may have just written the path.
     """
     check_writable(path)
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(lock_file(path), f"another run is writing {path}"):
         try:
-            check_output_file(path, force=force)
+            check()
             yield
         finally:
             if rank() == 0:
                 remove_lock(path)
+
+
+def output_file(path: Path, *, force: bool) -> AbstractContextManager[None]:
+    """Hold the lock of an output file, which must not exist unless `force` is given."""
+    return output(path, lambda: check_output_file(path, force=force))

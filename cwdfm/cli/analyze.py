@@ -27,7 +27,7 @@ from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained.model import load_trained
 from cwdfm.provenance import provenance
-from cwdfm.report import check_folder
+from cwdfm.report import check_folder, report_folder
 from cwdfm.report.analysis import context_plot, context_table, updates_plot, updates_table
 from cwdfm.solver_config import POWER, SOLVERS, build_solver, option_names, solvers_with
 from cwdfm.source import MaskSource
@@ -136,28 +136,31 @@ def context(arguments: list[str]) -> None:
     """`cwdfm analyze context`."""
     limits = {"rows": MAX_SAMPLES, "draws": MAX_STEPS, "radius": MAX_BINS, "farthest": MAX_BINS}
     options, _ = read_options(Context, arguments, **limits)
-    with process_group(options.device) as device:
+    with (
+        process_group(options.device) as device,
+        by_flags(Context),
+        report_folder(options.out, force=options.force),
+    ):
         trained = load_trained(options.model, device)
-        with by_flags(Context):
-            data = load_held_out(trained, options.data, options.part)
-            count = min(options.rows, len(data.valid))
-            spread = np.arange(count) * len(data.valid) // count
-            analysis = context_analysis(
-                trained.model,
-                trained.source,
-                trained.schedule,
-                torch.from_numpy(data.valid[spread].astype(np.int64)),
-                radius=options.radius,
-                farthest=options.farthest,
-                boundary=options.boundary,
-                fixed=prompt_tokens(trained)[1],
-                draws=options.draws,
-                seed=options.seed,
-                batch_size=options.batch_size or auto_batch_size(trained),
-            )
+        data = load_held_out(trained, options.data, options.part)
+        count = min(options.rows, len(data.valid))
+        spread = np.arange(count) * len(data.valid) // count
+        analysis = context_analysis(
+            trained.model,
+            trained.source,
+            trained.schedule,
+            torch.from_numpy(data.valid[spread].astype(np.int64)),
+            radius=options.radius,
+            farthest=options.farthest,
+            boundary=options.boundary,
+            fixed=prompt_tokens(trained)[1],
+            draws=options.draws,
+            seed=options.seed,
+            batch_size=options.batch_size or auto_batch_size(trained),
+        )
         record = {"data": data.source, "weights": trained.fingerprint(), **analysis.to_json()}
-    title = f"{options.model} on {data.name}"
-    write(options, record, lambda path: context_plot(analysis, path, title=title))
+        title = f"{options.model} on {data.name}"
+        write(options, record, lambda path: context_plot(analysis, path, title=title))
     print(context_table(f"neighbors within {options.radius}", analysis.neighbors).text())
     print(context_table("distance", analysis.distance).text())
     print(f"distance {options.farthest} includes larger distances and fully masked sequences")
@@ -173,11 +176,14 @@ def updates(arguments: list[str]) -> None:
     with by_flags(Updates):
         solvers = {label(options, name): named_solver(options, name) for name in options.solvers}
     results = {}
-    with process_group(options.device) as device:
+    with (
+        process_group(options.device) as device,
+        by_flags(Updates),
+        report_folder(options.out, force=options.force),
+    ):
         trained = load_trained(options.model, device)
-        with by_flags(Updates):
-            for solver in solvers.values():
-                check_window(solver.weight, trained.length)
+        for solver in solvers.values():
+            check_window(solver.weight, trained.length)
         _, fixed = prompt_tokens(trained)
         if isinstance(trained.source, MaskSource) and not options.corrector:
             print(MASK_NOTE)
@@ -194,9 +200,9 @@ def updates(arguments: list[str]) -> None:
                 )
                 results[name] = update_statistics(samples, fixed)
         record: dict[str, Any] = {"weights": trained.fingerprint()}
-    record["solvers"] = {name: result.to_json() for name, result in results.items()}
-    title = f"{options.model}, {options.steps} steps"
-    write(options, record, lambda path: updates_plot(results, path, title=title))
+        record["solvers"] = {name: result.to_json() for name, result in results.items()}
+        title = f"{options.model}, {options.steps} steps"
+        write(options, record, lambda path: updates_plot(results, path, title=title))
     print(updates_table(results).text())
     print(f"written: {options.out}")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cwdfm.cli.options import by_flags, parse
 from cwdfm.errors import InputError
-from cwdfm.report import TextSettings, check_folder, evaluate
+from cwdfm.report import TextSettings, evaluate, report_folder
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,10 @@ def main(arguments: list[str]) -> None:
         raise InputError("no sample files; give at least one")
     first = options.files[0]
     out = options.out or first.with_name(f"{first.stem}-report")
-    with by_flags(Options, dtype="eval_dtype", revision="eval_revision"):
-        check_folder(out, force=options.force)
+    with (
+        by_flags(Options, dtype="eval_dtype", revision="eval_revision"),
+        report_folder(out, force=options.force),
+    ):
         evaluation = evaluate(
             options.files,
             out,

@@ -36,8 +36,8 @@ class TokenData:
 
     Molecules: each row is `<bos> tokens <eos> <pad> ...`. The rows of a split are in random order,
     so any prefix is a random sample. `report` counts rows: `read` is the sum of `kept` and all
-    reasons for leaving rows out, and `kept` = `train` + `valid`. `examples` shows a few rows for
-    each reason.
+    reasons for leaving rows out, and `kept` = `train` + `valid`; missing counts are those of the
+    sequences. `examples` shows a few rows for each reason.
 
     Text: each row is a window of documents joined by end-of-text tokens. The arrays are
     memory-mapped. Training windows are in corpus order, held-out windows in random order. See
@@ -68,6 +68,10 @@ class TokenData:
                 )
         if not len(self.train) and not len(self.valid):
             raise InputError("train and valid are empty; give at least one sequence")
+        train, valid = len(self.train), len(self.valid)
+        counts = {"read": train + valid, "kept": train + valid, "train": train, "valid": valid}
+        missing = {name: count for name, count in counts.items() if name not in self.report}
+        object.__setattr__(self, "report", self.report | missing)
 
     @property
     def length(self) -> int:

@@ -1,6 +1,7 @@
 """Evaluate sample files and write the report folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,16 @@ from cwdfm.data import (
     is_prepared,
 )
 from cwdfm.data.readers import file_type, is_table
+from cwdfm.distributed import output
 from cwdfm.errors import InputError, check_integer
-from cwdfm.files import check_output_folder, replacing, write_advice, write_json
+from cwdfm.files import (
+    MARKER,
+    check_output_folder,
+    replacing,
+    write_advice,
+    write_errors,
+    write_json,
+)
 from cwdfm.provenance import provenance
 from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import Evaluation, page
@@ -127,11 +136,38 @@ def write(evaluation: Evaluation, sets: Sequence[SampleSet], out: Path) -> None:
             part.write_text(content, encoding="utf-8")
 
 
+@contextmanager
+def report_folder(out: Path, *, force: bool) -> Iterator[None]:
+    """Hold the lock of a report's folder, and mark the folder until the report is complete.
+
+    It must be empty unless `force` is given, or hold an unfinished report.
+    """
+    with output(out, lambda: check_folder(out, force=force)):
+        created, finished = not out.exists(), False
+        with write_errors(out):
+            out.mkdir(exist_ok=True)
+            (out / MARKER).touch()
+        try:
+            yield
+            finished = True
+        finally:
+            if finished or not _files(out):
+                (out / MARKER).unlink(missing_ok=True)
+            if created:
+                with suppress(OSError):  # it is not empty
+                    out.rmdir()
+
+
 def check_folder(out: Path, *, force: bool) -> None:
     """Require a folder without files that would be overwritten; cached scores may exist."""
     check_output_folder(out)
-    if out.is_dir() and any(path.name != CACHE for path in out.iterdir()) and not force:
+    if out.is_dir() and not force and not (out / MARKER).exists() and _files(out):
         raise InputError(
             f"{out} is not empty; choose a different folder, or set force=True to write into it",
             fields=("force",),
         )
+
+
+def _files(out: Path) -> list[Path]:
+    """The files in the folder of a report, other than cached scores."""
+    return [path for path in out.iterdir() if path.name not in (CACHE, MARKER)]

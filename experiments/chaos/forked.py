@@ -1,12 +1,16 @@
 """Commands in forked children of a process that has imported everything: a start costs nothing."""
 
+import io
 import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -15,6 +19,7 @@ from cwdfm.cli.main import COMMANDS, main
 
 LIMIT = 300.0  # seconds after which a command counts as hanging
 _TRACEBACK = 99  # exit code of a child that raised
+_NOBODY = 65534  # an id without permissions
 
 for _command in COMMANDS.values():
     _command.load()
@@ -26,17 +31,20 @@ class Child:
 
     pid: int
     said: Path
+    ended: "list[Ended]" = field(default_factory=list)  # empty while it runs
 
     def wait(self, seconds: float = LIMIT) -> "Ended | None":
         """Wait for its end; None if it is still running after `seconds`."""
         end = time.monotonic() + seconds
-        while True:
+        while not self.ended:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                return Ended(os.waitstatus_to_exitcode(status), self.said.read_text())
-            if time.monotonic() > end:
+                self.ended.append(Ended(os.waitstatus_to_exitcode(status), self.said.read_text()))
+            elif time.monotonic() > end:
                 return None
-            time.sleep(0.005)
+            else:
+                time.sleep(0.002)
+        return self.ended[0]
 
     def end(self) -> "Ended":
         """Wait for its end; a command that hangs is killed."""
@@ -68,8 +76,27 @@ class Ended:
         return ""
 
 
-def start(words: list[str], folder: Path, *, most_bytes: int | None = None) -> Child:
-    """Run `cwdfm WORDS` in a folder. Files cannot grow beyond `most_bytes`, as on a full disk."""
+def warm_up(lines: Iterable[list[str]]) -> None:
+    """Run commands in this process, so that its children find modules and functions loaded."""
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    before, arguments = Path.cwd(), sys.argv
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        os.chdir(folder)
+        for words in lines:
+            sys.argv = ["cwdfm", *words]
+            main()
+        os.chdir(before)
+    sys.argv = arguments
+
+
+def start(
+    words: list[str], folder: Path, *, most_bytes: int | None = None, unprivileged: bool = False
+) -> Child:
+    """Run `cwdfm WORDS` in a folder.
+
+    Files cannot grow beyond `most_bytes`, as on a full disk. With `unprivileged`, root becomes a
+    user to whom permissions apply.
+    """
     said = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.said")
     sys.stdout.flush()
     if pid := os.fork():
@@ -85,6 +112,9 @@ def start(words: list[str], folder: Path, *, most_bytes: int | None = None) -> C
         if most_bytes is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+        if unprivileged and os.geteuid() == 0:
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
         sys.argv = ["cwdfm", *words]
         main()
         code = 0

@@ -1,245 +1,190 @@
 """Scenarios: each does one random thing to a command and returns what was wrong, or nothing."""
 
-import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from cwdfm.cli.main import COMMANDS
 from cwdfm.pretrained.model import BUNDLED
-from cwdfm.sample_file import read_samples
-from experiments.chaos.forge import forgeries
+from experiments.chaos.forge import forgeries, read_document, write_document
 from experiments.chaos.forked import start
+from experiments.chaos.jobs import JOBS, MODEL, SEEDS, evaluate, expected, given, sample, train
 
-MODEL = "qm9-mask-small"
-TEXT = "".join(f"Line {i} of a short text.\n" for i in range(400))
 # Words of random command lines: names and values that exist, and others that do not.
 FLAGS = [
-    "--out",
-    "--n",
-    "--steps",
-    "--solver",
-    "--seed",
-    "--length",
-    "--prompt",
-    "--template",
-    "--temperature",
-    "--radius",
-    "--scale",
-    "--data",
-    "--draws",
-    "--rows",
-    "--device",
-    "--force",
-    "--refine",
-    "--resample",
-    "--reject-below",
-    "--tokenizer",
-    "--column",
-    "--limit",
-    "--documents",
-    "--batch-size",
-    "--eval-model",
-    "--fold-size",
-    "--help",
-    "--no-such",
-]
+    "--out", "--n", "--steps", "--solver", "--seed", "--length", "--prompt", "--template",
+    "--temperature", "--radius", "--scale", "--data", "--draws", "--rows", "--device", "--force",
+    "--refine", "--resample", "--reject-below", "--tokenizer", "--column", "--limit", "--documents",
+    "--batch-size", "--eval-model", "--fold-size", "--help", "--no-such",
+]  # fmt: skip
 VALUES = [
-    "a.smi",
-    "a.jsonl",
-    "b.csv",
-    "new/dir/a.smi",
-    "c.json",
-    "out",
-    "text.txt",
-    "text",
-    "qm9-mask-small",
-    ".",
-    "/",
-    "/dev/null",
-    "/proc/a.smi",
-    "none",
-    "gpt2",
-    "bytes",
-    "chars",
-    "neighbor",
-    "euler",
-    "entropy",
-    "top-k",
-    "lines",
-    "cpu",
-    "cuda:9",
-    "0",
-    "1",
-    "2",
-    "8",
-    "-1",
-    "1.5",
-    "nan",
-    "inf",
-    "1e9",
-    "99999999999999999999",
-    "''",
-    "$HOME",
-    "ü",
-    "***",
-    "[2]",
-    "c1ccccc1***",
-    "{}",
-    "../a.smi",
-]
+    "a.smi", "a.jsonl", "b.csv", "new/dir/a.smi", "c.json", "out", "text.txt", "text",
+    "qm9-mask-small", ".", "/", "/dev/null", "/proc/a.smi", "none", "gpt2", "bytes", "chars",
+    "neighbor", "euler", "entropy", "top-k", "lines", "rows", "cpu", "cuda:9", "0", "1", "2", "8",
+    "-1", "1.5", "nan", "inf", "1e9", "99999999999999999999", "''", "$HOME", "ü", "***", "[2]",
+    "c1ccccc1***", "{}", "../a.smi", "-",
+]  # fmt: skip
+SMALL = ["--steps", "2"]  # of commands that would otherwise run for minutes
+_TEMPORARY = re.compile(r".*\.\d+-[0-9a-f]{8}\.part")  # a file that was being written
 
 
-def command(rng: random.Random, folder: Path) -> str:
-    """A random command line ends with a result or a message."""
-    (folder / "text.txt").write_text(TEXT)
-    words = [rng.choice([*COMMANDS, "nothing"])]
-    if words[0] in ("train", "demo"):  # these run for minutes if their options are valid
+def command(rng: random.Random, folder: Path, name: str) -> str:
+    """A command with random options ends with a result or a message."""
+    shutil.copy(given("text.txt"), folder)
+    words = [name]
+    if words[0] == "demo":  # it runs for minutes if its options are valid
         words += ["--no-such"]
-    words += rng.sample([MODEL, "text.txt", "context", "a.smi", "qm9-debug"], rng.randrange(2))
+    if words[0] == "train" and rng.random() < 0.5:
+        words = [*train(0)[:-4], "--seed", "1"]
+    else:
+        words += rng.sample([MODEL, "text.txt", "updates", given("0.smi")], rng.randrange(2))
     for _ in range(rng.randrange(5)):
         words += [rng.choice(FLAGS), *rng.choices(VALUES, k=rng.randrange(2))]
-    if words[0] == "sample":  # small, unless a later flag says otherwise
-        words[2:2] = ["--n", "2", "--steps", "2"]
+    if words[0] in ("sample", "analyze"):  # small, unless a later flag says otherwise
+        words[2:2] = ["--n", "2", *SMALL]
+    elif words[0] == "train":
+        words += SMALL
     ended = start(words, folder).end()
     return ended.problem and f"{words}: {ended.problem}"
 
 
-def _sample(seed: int, *flags: str, model: str = MODEL) -> list[str]:
-    line = ["sample", model, "--out", "a.jsonl", "--n", "6", "--batch-size", "1", "--steps", "8"]
-    return [*line, "--seed", str(seed), *flags]
-
-
-def _prepare(_: int) -> list[str]:
-    return [
-        *("prepare", "../text.txt", "--out", "out", "--tokenizer", "chars", "--length", "16"),
-        *("--documents", "lines", "--workers", "1"),
-    ]
-
-
-_LINES: tuple[Callable[[int], list[str]], ...] = (_sample, _prepare)
-
-
-def _result(folder: Path) -> object:
-    """What a command has written: samples, or the bytes of prepared data; None without a file."""
-    if (folder / "a.jsonl").exists():
-        return read_samples(folder / "a.jsonl").tokens
-    return {path.name: path.read_bytes() for path in (folder / "out").glob("*")} or None
-
-
-def _reference(words: list[str], folder: Path) -> object:
-    """The result of an undisturbed run."""
-    whole = folder / "whole"
-    whole.mkdir()
-    assert start(words, whole).end().code == 0
-    return _result(whole)
-
-
-def kill(rng: random.Random, folder: Path) -> str:
-    """A command that is killed at random moments and repeated ends with the same result."""
-    (folder / "text.txt").write_text(TEXT)
-    words = rng.choice(_LINES)(rng.randrange(1000))
-    expected = _reference(words, folder)
-    killed = folder / "killed"
-    killed.mkdir()
-    for _ in range(2):
-        child = start(words, killed)
-        if (ended := child.wait(rng.uniform(0, 1.5))) is None:
-            child.kill()
-        elif ended.code == 0:
-            break
-        elif ended.problem or "already exists" not in ended.said:
-            return f"{words}: after a kill: {ended.problem or ended.said}"
-    if _result(killed) is None and (last := start(words, killed).end()).code != 0:
-        return f"{words}: does not resume: {last.said[-2000:]}"
-    return _compared(words, killed, expected)
-
-
-def _compared(words: list[str], folder: Path, expected: object) -> str:
-    left = sorted(path.name for path in folder.iterdir())
-    if len(left) > 1:
-        return f"{words}: left {left}"
-    return "" if _result(folder) == expected else f"{words}: another result"
-
-
-def full_disk(rng: random.Random, folder: Path) -> str:
-    """A command that cannot write says so, and the same command finishes afterwards."""
-    (folder / "text.txt").write_text(TEXT)
-    words = rng.choice(_LINES)(rng.randrange(1000))
-    expected = _reference(words, folder)
-    full = folder / "full"
-    full.mkdir()
-    # What the command says is written to a file as well, and must fit.
-    ended = start(words, full, most_bytes=rng.choice([2000, 4000, 8000])).end()
-    if ended.problem:
-        return f"{words} on a full disk: {ended.problem}"
-    if ended.code and start(words, full).end().code != 0:
-        return f"{words}: does not resume after a full disk"
-    return _compared(words, full, expected)
-
-
-def race(rng: random.Random, folder: Path) -> str:
-    """Of two commands that write the same file, one succeeds, and its file is the result."""
-    children = []
-    for seed in (1, 2):
-        children.append(start(_sample(seed)[:4] + _sample(seed)[6:] + ["--n", "1"], folder))
-        children[-1].wait(rng.choice([0, 0, 0.05, 0.3]))
-    ends = [child.end() if _alive(child.pid) else None for child in children]
-    said = [child.said.read_text() for child in children]
-    if problems := [ended.problem for ended in ends if ended and ended.problem]:
-        return f"race: {problems}"
-    written = [seed for seed, text in zip((1, 2), said, strict=True) if "written: " in text]
-    if len(written) != 1:
-        return f"race: {len(written)} of 2 commands wrote the file: {said}"
-    found = read_samples(folder / "a.jsonl").options["seed"]
-    return "" if found == written[0] else f"race: the file of seed {found} replaced {written[0]}"
-
-
-def _alive(pid: int) -> bool:
-    """Whether a child has not been waited for."""
+def _compared(name: str, seed: int, folder: Path) -> str:
+    """Whether a job has written its result, and nothing else."""
+    job = JOBS[name]
+    left = [path.name for path in folder.iterdir() if not _TEMPORARY.fullmatch(path.name)]
+    if left != [job.out]:
+        return f"{name} {seed}: left {left}"
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        same = job.result(folder / job.out) == expected(name, seed)[0]
+    except Exception as error:
+        return f"{name} {seed}: the result cannot be read: {error!r}"
+    return "" if same else f"{name} {seed}: another result"
 
 
-def damage(rng: random.Random, folder: Path) -> str:
-    """A damaged or forged model is rejected, or gives the samples of the whole one."""
-    model = folder / "model"
-    shutil.copytree(BUNDLED / MODEL, model)
-    path = rng.choice([model / "config.json", model / "model.safetensors"])
+def _ends(name: str, seed: int, folder: Path, what: str) -> str:
+    """Run a job again after `what`: it resumes or starts over, with the same result."""
+    ended = start(JOBS[name].words(seed), folder).end()
+    if ended.problem or ended.code:
+        return f"{name} {seed}: after {what}: {ended.problem or ended.said[-2000:]}"
+    return _compared(name, seed, folder)
+
+
+def kill(rng: random.Random, folder: Path, name: str) -> str:
+    """A command that is killed at a random moment and repeated ends with the same result."""
+    seed = rng.randrange(SEEDS)
+    _, seconds = expected(name, seed)
+    while True:
+        child = start(JOBS[name].words(seed), folder)
+        if child.wait(rng.uniform(0, seconds)) is None:
+            child.kill()
+            return _ends(name, seed, folder, "a kill")
+        for path in folder.iterdir():  # it was faster than expected: try again
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def full_disk(rng: random.Random, folder: Path, name: str) -> str:
+    """A command that cannot write says so, and the same command finishes afterwards."""
+    seed = rng.randrange(SEEDS)
+    # What the command says is written to a file as well, and must fit.
+    most = rng.choice([2000, 4000, 8000, 100_000])
+    ended = start(JOBS[name].words(seed), folder, most_bytes=most).end()
+    if ended.problem:
+        return f"{name} {seed} on a full disk: {ended.problem}"
+    return _ends(name, seed, folder, "a full disk") if ended.code else _compared(name, seed, folder)
+
+
+def read_only(rng: random.Random, folder: Path, name: str) -> str:
+    """A command in a folder without permission to write says so, and leaves nothing."""
+    seed = rng.randrange(SEEDS)
+    folder.chmod(0o555)
+    ended = start(JOBS[name].words(seed), folder, unprivileged=True).end()
+    folder.chmod(0o755)
+    if ended.problem or ended.code != 2:
+        return f"{name} {seed}: in a read-only folder: {ended.problem or ended}"
+    return _ends(name, seed, folder, "a read-only folder")
+
+
+def race(rng: random.Random, folder: Path, name: str) -> str:
+    """Of two commands that write the same path, one succeeds, and the path has its result."""
+    seeds = rng.sample(range(SEEDS), 2)
+    children = []
+    for seed in seeds:
+        children.append(start(JOBS[name].words(seed), folder))
+        delay = rng.choice([0, 0, 0.05, 1.0]) * rng.uniform(0, expected(name, seed)[1])
+        children[-1].wait(delay)
+    ends = [child.end() for child in children]
+    if problems := [ended.problem for ended in ends if ended.problem]:
+        return f"{name}: race: {problems}"
+    if sorted(ended.code or 0 for ended in ends) != [0, 2]:
+        return f"{name}: race: the exit codes are {[(e.code, e.said[-500:]) for e in ends]}"
+    return _compared(name, seeds[ends[0].code != 0], folder)
+
+
+def damage(rng: random.Random, folder: Path, what: str) -> str:
+    """Damaged or forged files are rejected, or give the result of the whole ones.
+
+    A forger also writes the checksums, so that a forged file may be a valid one: then any result.
+    """
+    made = folder / "made"
+    if what == "model":
+        shutil.copytree(BUNDLED / MODEL, made / "model")
+    else:
+        made.mkdir()
+        start(JOBS[what].words(0), made).end()
+    words = {
+        "model": sample(0, "../made/model"),
+        "prepare": train(0, "../made/out"),
+        "molecules": [*train(0, "../made/a.npz", "qm9-debug"), "--batch-size", "2"],
+        "sample": [*evaluate(0)[:1], "../made/a.jsonl", *evaluate(0)[2:]],
+        "train": train(0),
+    }[what]
+    run = folder / "run"
+    run.mkdir()
+    if what == "train":  # resume from the checkpoints
+        made = shutil.copytree(made / "out", run / "out") / "checkpoints"
+        shutil.rmtree(run / "out" / "model")
+    files = [path for path in made.rglob("*") if path.is_file()]
+    path = rng.choice(sorted(path for path in files if path.stat().st_size))
     how = rng.choice(["flip", "truncate", "remove", "pipe", "forge"])
+    is_document = path.suffix in (".json", ".jsonl", ".npz")
+    how = "flip" if how == "forge" and not is_document else how
+    _damage(rng, path, how)
+    ended = start(words, run).end()
+    if ended.problem:
+        return f"{what}: {how} {path.name}: {ended.problem}"
+    if ended.code or how == "forge" or what == "sample":  # sample files have no checksum
+        return ""
+    if name := {"model": "sample", "train": "train"}.get(what):
+        return _compared(name, 0, run)
+    return f"{what}: {how} {path.name}: read without an error"
+
+
+def _damage(rng: random.Random, path: Path, how: str) -> None:
     content = bytearray(path.read_bytes())
     if how == "flip":
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
     elif how == "truncate":
         path.write_bytes(content[: rng.randrange(len(content))])
-    elif how in ("remove", "pipe"):
+    elif how == "forge":
+        forged = [*forgeries(read_document(path))]
+        write_document(path, rng.choice(forged)[1])
+    else:
         path.unlink()
         if how == "pipe":
             os.mkfifo(path)
-    else:
-        forged = list(forgeries(json.loads((model / "config.json").read_text())))
-        (model / "config.json").write_text(json.dumps(rng.choice(forged)[1]))
-    run = folder / "run"
-    run.mkdir()
-    words = _sample(3, "--batch-size", "6", model="../model")
-    ended = start(words, run).end()
-    if ended.problem:
-        return f"{how} {path.name}: {ended.problem}"
-    if ended.code == 0 and _result(run) != _reference(_sample(3, "--batch-size", "6"), folder):
-        return f"{how} {path.name}: sampled without an error"
-    return ""
 
 
-SCENARIOS: dict[str, Callable[[random.Random, Path], str]] = {
-    "commands": command,
-    "kills": kill,
-    "full disks": full_disk,
-    "races": race,
-    "damaged models": damage,
+Scenario = Callable[[random.Random, Path, str], str]
+# What each scenario disturbs, in turn.
+SCENARIOS: dict[str, tuple[Scenario, tuple[str, ...]]] = {
+    "commands": (command, (*COMMANDS, "nothing")),
+    "kills": (kill, tuple(JOBS)),
+    "full disks": (full_disk, tuple(JOBS)),
+    "read-only folders": (read_only, tuple(JOBS)),
+    "races": (race, tuple(JOBS)),
+    "damaged files": (damage, ("model", "prepare", "molecules", "sample", "train")),
 }

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from cwdfm.data import CORPORA, TokenData, is_prepared, load
+from cwdfm.data import CORPORA, TokenData, is_prepared, load, load_reference
 from cwdfm.data.reference import canonical_texts
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import auto_batch_size, prompt_tokens
@@ -198,9 +198,14 @@ class Updates(Task):
 
 @lru_cache(maxsize=1)
 def known_molecules(name: str, length: int) -> tuple[CanonicalSet, str]:
-    """The molecules that models of this length are trained on, and the fingerprint of the data."""
+    """All molecules but those held out, and the fingerprint of the data of models of this length.
+
+    Molecules that are too long for the models are known too, or samples of them would be novel.
+    """
     data = load(name, length=length)
-    return CanonicalSet(canonical_texts(data, "train")), data.fingerprint
+    held_out = set(canonical_texts(data, "valid"))
+    known = (smiles for smiles in load_reference(name).training if smiles not in held_out)
+    return CanonicalSet(known), data.fingerprint
 
 
 def evaluator_key(name: str) -> str:

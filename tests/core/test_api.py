@@ -1,7 +1,8 @@
 """Every call of the public API raises InputError or returns a valid result.
 
 Arguments are replaced by values of the wrong kind (`tests/support/api_calls.py`). Run many calls
-with `pytest tests/core/test_api.py --hypothesis-profile long`.
+with `pytest tests/core/test_api.py --hypothesis-profile long`; `experiments.studies.api_calls`
+counts and records them.
 """
 
 import inspect
@@ -39,16 +40,22 @@ def call_with_arguments(draw: st.DrawFn) -> tuple[str, Call, dict[str, Any]]:
     return name, call, arguments
 
 
-@given(call_with_arguments())
-def test_calls_are_refused_or_valid(drawn: tuple[str, Call, dict[str, Any]]) -> None:
+def outcome(drawn: tuple[str, Call, dict[str, Any]]) -> str:
+    """Make a call: "refused" with an InputError, or "valid" with a valid result."""
     _, call, arguments = drawn
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an infinite bound, another length than in training
         try:
             result = call.function(**arguments)
         except cwdfm.InputError:
-            return
+            return "refused"
     call.check(result, arguments)
+    return "valid"
+
+
+@given(call_with_arguments())
+def test_calls_are_refused_or_valid(drawn: tuple[str, Call, dict[str, Any]]) -> None:
+    outcome(drawn)
 
 
 def test_valid_arguments_are_accepted() -> None:

@@ -2,6 +2,7 @@
 
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,13 @@ import pytest
 from experiments.chaos import run as chaos
 from experiments.chaos import scenarios
 from experiments.chaos.forge import forgeries
-from experiments.chaos.forked import Ended
+from experiments.chaos.forked import Ended, warm_up
+from experiments.chaos.jobs import JOBS, sample
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    warm_up([sample(0)])
 
 
 def test_one_of_each_scenario_finds_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +24,14 @@ def test_one_of_each_scenario_finds_no_defect(monkeypatch: pytest.MonkeyPatch) -
     for name in ("CWDFM_CACHE", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, "")  # restored afterwards
     found = chaos.run(7, lambda number: number < len(chaos.ROUND))
-    assert found == {"counts": dict.fromkeys(chaos.ROUND, 1), "defects": {}}
+    assert found["defects"] == {}
+    assert [sum(each.values()) for each in found["counts"].values()] == [1] * len(chaos.ROUND)
+
+
+@pytest.mark.parametrize("scenario", [scenarios.kill, scenarios.race, scenarios.read_only])
+def test_training_survives(tmp_path: Path, scenario: scenarios.Scenario) -> None:
+    (tmp_path / "at").mkdir()
+    assert scenario(random.Random(3), tmp_path / "at", "train") == ""
 
 
 def test_tracebacks_hangs_and_signals_are_defects() -> None:
@@ -33,10 +47,20 @@ def test_tracebacks_hangs_and_signals_are_defects() -> None:
 
 def test_a_lost_file_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --force both commands write the file, and one result is lost."""
-    line = scenarios._sample
-    monkeypatch.setattr(scenarios, "_sample", lambda seed: [*line(seed), "--force"])
-    monkeypatch.setattr(random.Random, "choice", lambda *_: 300.0)  # one after the other
-    assert "2 of 2 commands wrote the file" in scenarios.race(random.Random(0), tmp_path)
+    job = replace(JOBS["sample"], words=lambda seed: [*sample(seed), "--force"])
+    monkeypatch.setitem(JOBS, "forced", job)
+    monkeypatch.setattr(random.Random, "uniform", lambda *_: 300.0)  # one after the other
+    monkeypatch.setattr(random.Random, "choice", lambda *_: 1.0)
+    (tmp_path / "at").mkdir()
+    assert "exit codes" in scenarios.race(random.Random(0), tmp_path / "at", "forced")
+
+
+def test_another_result_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command whose result depends on a kill: here, on the process that writes it."""
+    job = replace(JOBS["sample"], result=lambda path: path.read_bytes())
+    monkeypatch.setitem(JOBS, "dated", job)  # the header has a date and a duration
+    (tmp_path / "at").mkdir()
+    assert "another result" in scenarios.kill(random.Random(0), tmp_path / "at", "dated")
 
 
 def test_forgeries_change_one_node_each() -> None:

@@ -1,0 +1,66 @@
+"""Call the public API with random arguments, many of the wrong kind, and record the outcomes.
+
+python -m experiments.studies.api_calls --calls 10000 --out api_calls.json
+
+Each call must raise InputError ("refused") or return a valid result ("valid"), within a minute. The
+calls are those of `tests/core/test_api.py`; the first that does neither is shrunk and recorded.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import seed as seeded
+from hypothesis.errors import DeadlineExceeded
+
+from cwdfm.files import write_json
+from cwdfm.provenance import provenance
+from tests.core.test_api import call_with_arguments, outcome
+
+LIMIT = 60  # seconds after which a call counts as hanging
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Call the public API with random arguments.")
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    outcomes: Counter[str] = Counter()
+
+    @seeded(options.seed)
+    @settings(
+        max_examples=options.calls,
+        deadline=timedelta(seconds=LIMIT),
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(call_with_arguments())
+    def calls(drawn: object) -> None:
+        outcomes[outcome(drawn)] += 1  # type: ignore[arg-type]
+
+    start, defects = time.perf_counter(), []
+    try:
+        calls()
+    except DeadlineExceeded as error:
+        defects.append(f"hang: {error}")
+    except Exception:
+        defects.append(traceback.format_exc())
+    record = {
+        "config": {"calls": options.calls, "seed": options.seed},
+        "outcomes": dict(outcomes),
+        "defects": defects,
+        "seconds": time.perf_counter() - start,
+    }
+    write_json(options.out, provenance() | record)
+    print(f"{dict(outcomes)}, {len(defects)} defects; wrote {options.out}")
+    return int(bool(defects))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
