@@ -344,6 +344,17 @@ def test_save_and_load(prepared: Path) -> None:
     assert list(prepared.parent.glob("*.part")) == []
 
 
+def test_data_without_a_report(tmp_path: Path) -> None:
+    """The counts of the sequences take its place, so that the file is not a damaged one."""
+    x = pack(["CC", "CO", "C"], SmilesTokenizer(("C", "O")), 6)
+    TokenData("mine", x[:2], x[2:], SmilesTokenizer(("C", "O")), {}, {}, {}).save(
+        tmp_path / "a.npz"
+    )
+    found = TokenData.load(tmp_path / "a.npz")
+    assert found.report == {"read": 3, "kept": 3, "train": 2, "valid": 1}
+    assert "3 of 3" in found.summary()
+
+
 def test_fingerprint_covers_everything_a_model_sees(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

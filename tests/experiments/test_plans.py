@@ -30,7 +30,7 @@ from experiments.table import Value
 from experiments.tasks import score as scores
 from experiments.tasks.base import Resources, in_order
 from experiments.tasks.sample import HeldOut
-from experiments.tasks.score import Context, Molecules
+from experiments.tasks.score import Context, Molecules, known_molecules
 from experiments.tasks.train import load_model
 
 HERE = Resources("cpu")
@@ -70,6 +70,17 @@ def test_molecules_are_scored_against_the_corpus_of_the_folder(tmp_path: Path) -
     with pytest.raises(cwdfm.InputError, match="molecules-32"):
         run_tasks(store, [task], second, log=lambda _: None)
     assert run_tasks(store, [task], first, log=lambda _: None).complete
+
+
+def test_long_molecules_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of length 8 cannot be trained on some molecules, which are not novel for that."""
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    molecules = ["C" * n for n in range(1, 30)]
+    (tmp_path / "a.smi").write_text("\n".join(molecules))
+    known, _ = known_molecules(str(tmp_path / "a.smi"), 8)
+    held_out = load(tmp_path / "a.smi", length=8).texts("valid")
+    assert held_out
+    assert known == set(molecules) - set(held_out)
 
 
 @pytest.fixture

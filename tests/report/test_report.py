@@ -14,7 +14,7 @@ from cwdfm.cli import demo, evaluate
 from cwdfm.data import load
 from cwdfm.errors import InputError
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.report import Evaluation, MoleculeReference, TextSettings
+from cwdfm.report import Evaluation, MoleculeReference, TextSettings, report_folder
 from cwdfm.report.evaluate import sample_kind
 from cwdfm.report.molecules import ScoredMolecules, _notes, evaluate_molecules, pictures
 from cwdfm.report.page import Picture
@@ -62,6 +62,29 @@ def run(*arguments: object) -> None:
 def scores_of(out: Path) -> dict[str, Any]:
     scores: dict[str, Any] = json.loads((out / "scores.json").read_text())
     return scores
+
+
+def test_folders_are_locked_and_unfinished_ones_are_completed(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out"
+    with report_folder(out, force=False):
+        with pytest.raises(InputError, match="another run"), report_folder(out, force=True):
+            pass
+        (out / "a.png").touch()
+    with pytest.raises(InputError, match="not empty"), report_folder(out, force=False):
+        pass
+    for _ in range(2):  # after an interruption, the same command may write there again
+        with pytest.raises(KeyboardInterrupt), report_folder(out, force=_ == 0):
+            raise KeyboardInterrupt
+    with report_folder(out, force=False):
+        pass
+    assert [path.name for path in out.iterdir()] == ["a.png"]
+
+
+def test_failed_evaluations_leave_nothing(tmp_path: Path) -> None:
+    file = samples(tmp_path / "a.jsonl")
+    with pytest.raises(InputError):
+        run(file, "--out", tmp_path / "out", "--data", tmp_path / "missing.smi")
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_counted_by_hand(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
