@@ -165,7 +165,13 @@ def make_run(options: Options, init: Pretrained | None, device: torch.device) ->
     if rank():
         barrier()  # the first process prepares the data, the others read the cache
     tokenizer = data.tokenizer if init is None else init.tokenizer
-    tokens = load_tokens(data.data, length=data.length, column=data.column, tokenizer=tokenizer)
+    tokens = load_tokens(
+        data.data,
+        length=data.length,
+        column=data.column,
+        tokenizer=tokenizer,
+        documents=data.documents,
+    )
     if not rank():
         barrier()
     say(tokens.summary())

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, get_args
 
 from cwdfm.baselines import METHODS
 from cwdfm.config import check_applies, flatten, from_flat, leaf_names, one_of
+from cwdfm.data.text.files import Unit
 from cwdfm.errors import (
     MAX_LENGTH,
     InputError,
@@ -46,11 +47,16 @@ class DataConfig:
     data: str = "qm9"  # a dataset name, a file of your own, or the output of `cwdfm prepare`
     column: str | None = None  # column of a table; by default `smiles`, for text `text`
     tokenizer: str | None = None  # for text: gpt2, bytes, chars, a folder or a hub name
+    # What forms one document in plain text; None: the file. With rows, each line, record or row of
+    # a table is a sequence of its own.
+    documents: Unit | None = None
     length: int = 32  # tokens per sequence
     fix_first: bool = False  # the first token is always given: not corrupted, not sampled
     train_rows: int = 0  # train on a random subset of this many sequences; 0 for all
 
     def __post_init__(self) -> None:
+        if self.documents is not None:
+            check_choice("documents", self.documents, get_args(Unit))
         check_integer("length", self.length, 3, MAX_LENGTH)
         _check_counts(self, "train_rows", least=0)
         check_bool("fix_first", self.fix_first)

@@ -135,6 +135,12 @@ def test_commands(tmp_path: Path) -> None:
     tiny = ["--steps", "2", "--batch-size", "4", "--validation-rows", "2", "--elbo-rows", "2"]
     tiny += ["--previews", "2", "--preview-steps", "2", "--no-tensorboard"]
     train.main(["text-debug", "--out", str(run), "--data", str(rows), *tiny])
+    raw = ["--data", str(table), "--length", str(LENGTH), *how]  # gives the same model
+    train.main(["text-debug", "--out", str(tmp_path / "raw"), *raw, *tiny])
+    weights = [place / "model" / "model.safetensors" for place in (run, tmp_path / "raw")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    wrong = ("--data", table, "--documents", "x")
+    assert "--documents" in rejected("train", "text-debug", "--out", tmp_path / "x", *wrong)
     trained = load_model(run / "model")
     assert isinstance(trained.tokenizer, RowTokenizer)
     (tmp_path / "new.txt").write_text("\n".join(ROWS))
