@@ -5,6 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from cwdfm.cli.options import by_flags, parse
+from cwdfm.cli.streams import STREAM, standard_input
 from cwdfm.errors import InputError
 from cwdfm.report import TextSettings, evaluate, report_folder
 
@@ -18,10 +19,11 @@ class Options:
     """
 
     # FILE ..., positional: files written by `cwdfm sample` (.jsonl for text); for molecules also
-    # files with one SMILES per line, or tables.
-    files: tuple[Path, ...]
+    # files with one SMILES per line, or tables. - is standard input: JSON lines, or one SMILES per
+    # line.
+    files: tuple[str, ...]
     # Folder for scores.json, table.md, figures and report.html; default: the first file's name with
-    # the suffix -report.
+    # the suffix -report, or stdin-report.
     out: Path | None = None
     # Data to compare with: a dataset, a file, prepared data, or none. auto is qm9 for molecules and
     # none for text. MAUVE needs held-out text.
@@ -35,19 +37,20 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    files = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    files = list(takewhile(lambda word: word == STREAM or not word.startswith("-"), arguments))
     given = ["--files", *arguments] if files else arguments
     options = parse("eval FILE [FILE ...]", given, lambda missing: Options(missing))
     if not options.files:
         raise InputError("no sample files; give at least one")
-    first = options.files[0]
+    first = Path("stdin" if options.files[0] == STREAM else options.files[0])
     out = options.out or first.with_name(f"{first.stem}-report")
     with (
         by_flags(Options, dtype="eval_dtype", revision="eval_revision"),
         report_folder(out, force=options.force),
+        standard_input(options.files, ".smi") as files,
     ):
         evaluation = evaluate(
-            options.files,
+            [Path(file) for file in files],
             out,
             data=options.data,
             column=options.column,

@@ -80,7 +80,8 @@ def main() -> None:
         fail(f"unknown command {arguments[0]!r}; choose from {', '.join(COMMANDS)}")
     command = COMMANDS[arguments[0]]
     run = command.load()
-    with exit_on_error(resumable=command.resumable):
+    # Nothing is kept of a stream.
+    with exit_on_error(resumable=command.resumable and "-" not in arguments):
         run(arguments[1:])
 
 

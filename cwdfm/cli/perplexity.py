@@ -1,7 +1,7 @@
 """`cwdfm perplexity MODEL --data NAME ...`: the likelihood of held-out data under a model."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from cwdfm.cli.options import (
     model_first,
     parse,
 )
+from cwdfm.cli.streams import standard_input, standard_output
 from cwdfm.distributed import output_file, process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file, write_errors, write_json
@@ -38,7 +39,8 @@ class Options:
     # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),
     # or the folder of a model, a run or a checkpoint.
     model: str
-    data: tuple[str, ...]  # names of datasets or corpora, files, or prepared folders
+    # Names of datasets or corpora, files, or prepared folders; - is standard input.
+    data: tuple[str, ...]
     # Part of a text corpus: valid or test, or all for your own text. Default: the held-out part.
     part: str | None = None
     rows: int = 1024  # number of sequences to evaluate, evenly spaced; 0 for all
@@ -49,7 +51,7 @@ class Options:
     scale: float = 1.0  # neighbor: rate increase per revealed neighbor
     batch_size: int = 0  # sequences per batch; 0 chooses by the free memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
-    out: Path | None = None  # write all numbers to this .json file
+    out: Path | None = None  # write all numbers to this .json file; - is standard output
     force: bool = False  # overwrite that file
 
 
@@ -58,11 +60,25 @@ def main(arguments: list[str]) -> None:
     arguments = model_first("perplexity", arguments)
     options = parse("perplexity MODEL", arguments, lambda missing: Options(missing, missing))
     given = fields_given(Options, arguments)
+    if options.out is None:
+        run(options, given)
+        return
+    with standard_output(options.out, "likelihood.json") as out:
+        run(replace(options, out=out), given)
+
+
+def run(options: Options, given: set[str]) -> None:
+    """Evaluate the likelihoods, print a table, and write the output file if there is one."""
     with by_flags(Options):
         check(options)
     check_applies(options, given, "weight", {"radius": ("neighbor",), "scale": ("neighbor",)})
     weight = context_weight(options)
-    with by_flags(Options), process_group(options.device) as device, output(options):
+    with (
+        by_flags(Options),
+        process_group(options.device) as device,
+        output(options),
+        standard_input(options.data, ".txt") as names,
+    ):
         trained = load_trained(options.model, device)
         method = trained.method if weight is None else trained.flow
         if method.exact and (random := sorted({"draws", "seed"} & given)):
@@ -71,11 +87,12 @@ def main(arguments: list[str]) -> None:
                 f"{options.model} ({type(method).__name__}) is exact; omit it"
             )
         check_window(weight, trained.length)
-        datasets = [load_held_out(trained, name, options.part) for name in options.data]
+        datasets = [load_held_out(trained, name, options.part) for name in names]
         results = []
         for name, data in zip(options.data, datasets, strict=True):
             count = min(len(data.valid), options.rows or len(data.valid))
-            print(f"{name}: {count:,} of {len(data.valid):,} sequences", flush=True)
+            share = f"{count:,} of {len(data.valid):,} sequences ({count / len(data.valid):.1%})"
+            print(f"{name}: {share}", flush=True)
             result = held_out_likelihood(
                 trained,
                 data,
@@ -131,7 +148,7 @@ def table(options: Options, results: list[DatasetLikelihood]) -> Table:
             + format_estimate(result.perplexity, result.perplexity_error),
             f"{result.bits_per_token:.4f}",
             format_estimate(result.nats_per_token, result.standard_error),
-            f"{result.sequences:,} of {result.of:,}",
+            f"{result.sequences:,} of {result.of:,} ({result.sequences / result.of:.1%})",
             f"{result.tokens:,}",
         )
         for name, result in zip(options.data, results, strict=True)

@@ -20,6 +20,9 @@ from cwdfm.cli.sample_options import (
     settings,
     wrong_solver,
 )
+from cwdfm.cli.streams import STREAM, standard_output
+from cwdfm.data.smiles import SmilesTokenizer, canonical
+from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
@@ -27,13 +30,14 @@ from cwdfm.method import Method
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained.model import Pretrained, load_trained, unfinished_steps
 from cwdfm.provenance import provenance
-from cwdfm.sample_file import LINES, PartialSamples, SampleFile, write_samples
+from cwdfm.sample_file import LINES, PartialSamples, SampleFile, read_samples, write_samples
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver.recording import check_record
 from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, Name, build_solver
 
 RECORDED = 8  # samples in a recording, fewer if they would have more steps x tokens than this
 RECORDED_CELLS = 2**21  # about 4 MB
+LEFT_OUT = {"valid": "invalid", "unique": "repeated"}  # what --only leaves out
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,16 @@ class Job:
 def main(arguments: list[str]) -> None:
     """Parse the options, sample, and write the output file."""
     options, given = parse_options(arguments)
+    if options.record and str(options.out) == STREAM:
+        raise InputError("--record requires a file; omit it, or give --out FILE")
+    with standard_output(options.out, "samples.jsonl") as out:
+        trained = run(replace(options, out=out), given)
+        if out != options.out and not trained.tokenizer.has_line_breaks:
+            out.write_text("".join(f"{text}\n" for text in read_samples(out).texts))
+
+
+def run(options: Options, given: Collection[str]) -> Pretrained:
+    """Sample, and write the output file. Returns the model."""
     with options.flag_names:
         check(options)
         steps = postprocessing(options)
@@ -102,9 +116,10 @@ def main(arguments: list[str]) -> None:
             if rank() == 0:
                 seconds = time.perf_counter() - start
                 header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
-                finish(options, partial, header)
+                finish(options, partial, header, trained.tokenizer)
                 if options.record:
                     write_recording(job)
+    return trained
 
 
 def make_job(
@@ -123,6 +138,11 @@ def make_job(
         options = default_solver(options, method, given)
         with options.flag_names:
             solver = build_solver(options.solver, options.solver_options)
+    if "valid" in options.only and not isinstance(trained.tokenizer, SmilesTokenizer):
+        raise InputError(
+            f"--only valid is for molecules, and {options.model} samples "
+            f"{trained.tokenizer.kind} tokens; use --only unique, or omit it"
+        )
     if options.record and not isinstance(method, Flow):
         raise InputError(
             f"--record requires a flow, and {options.model} was trained as "
@@ -170,8 +190,9 @@ def default_solver(options: Options, method: Method, given: Collection[str]) -> 
 
 def file_header(job: Job) -> dict[str, Any]:
     """The header of the sample file: options, model and provenance."""
+    only = {"only": list(job.options.only)} if job.options.only else {}
     return {
-        "options": settings(job.options),
+        "options": settings(job.options) | only,
         "model": job.trained.card,
         "weights": job.trained.fingerprint(),
         "tokenizer": job.trained.tokenizer.kind,
@@ -233,7 +254,8 @@ def remaining(partial: PartialSamples, options: Options) -> Sequence[int]:
     with by_flags(Options):
         done = partial.open(force=options.force)
     if done:
-        print(f"resuming: {len(done)} of {options.n} samples are finished")
+        share = f"{len(done)} of {options.n} samples ({len(done) / options.n:.0%})"
+        print(f"resuming: {share} are finished")
     return [i for i in range(options.n) if i not in done] if done else range(options.n)
 
 
@@ -285,7 +307,28 @@ def records(trained: Pretrained, index: list[int], samples: Samples) -> dict[int
     return found
 
 
-def finish(options: Options, partial: PartialSamples, header: dict[str, Any]) -> None:
+def selected(
+    done: list[dict[str, Any]], only: Collection[str], tokenizer: Tokenizer
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The valid or distinct ones among sample records, and how many others there are."""
+    of_molecules = isinstance(tokenizer, SmilesTokenizer)
+    counts = {reason: 0 for name, reason in LEFT_OUT.items() if name in only}
+    kept, seen = [], set[str]()
+    for record in done:
+        text = canonical(record["text"]) if of_molecules else record["text"]
+        if text is None and "valid" in only:
+            counts["invalid"] += 1
+        elif (key := text or record["text"]) in seen and "unique" in only:
+            counts["repeated"] += 1
+        else:
+            kept.append(record)
+            seen.add(key)
+    return kept, counts
+
+
+def finish(
+    options: Options, partial: PartialSamples, header: dict[str, Any], tokenizer: Tokenizer
+) -> None:
     """Combine the saved batches into the output file."""
     done = list(partial.records().values())
     if len(done) < options.n:
@@ -300,7 +343,13 @@ def finish(options: Options, partial: PartialSamples, header: dict[str, Any]) ->
         accepted = sum(record["plausibility"] >= options.reject_below for record in done)
         header["accepted"] = accepted
         rest = f"; the others are the most plausible of {options.max_tries} tries"
-        print(f"accepted: {accepted} of {len(done)}" + (rest if accepted < len(done) else ""))
+        share = f"{accepted} of {len(done)} ({accepted / len(done):.1%})"
+        print(f"accepted: {share}" + (rest if accepted < len(done) else ""))
+    if options.only:
+        done, header["left_out"] = selected(done, options.only, tokenizer)
+        drawn = options.n
+        for reason, count in header["left_out"].items():
+            print(f"left out: {count} {reason} of {drawn} samples ({count / drawn:.1%})")
     texts, tokens = [each["text"] for each in done], [each["tokens"] for each in done]
     write_samples(options.out, SampleFile(texts, tokens, header))
     partial.discard()

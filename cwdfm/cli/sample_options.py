@@ -43,8 +43,13 @@ class Options:
     # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),
     # or the folder of a model, a run or a checkpoint.
     model: str
-    out: Path  # .jsonl (tokens, text, provenance) or .csv; for molecules also .smi or .txt
+    # .jsonl (tokens, text, provenance) or .csv; for molecules also .smi or .txt. - is standard
+    # output: one molecule per line, or JSON lines for text.
+    out: Path
     n: int = 1024  # number of samples
+    # Leave out invalid molecules, repeated samples, or both, as in --only valid unique. Fewer than
+    # --n remain.
+    only: tuple[Literal["valid", "unique"], ...] = ()
     solver: Name = "auto"  # auto: euler; bd3lm ancestral, sedd analytic, ar left-to-right
     solver_options: SolverConfig = field(default_factory=EulerConfig)
     stop: bool = False  # bd3lm: end a sample after its end token
@@ -181,5 +186,5 @@ def settings(options: Options) -> dict[str, Any]:
     """All options that the samples depend on, as one flat dictionary."""
     values = asdict(options)
     values |= values.pop("solver_options")
-    excluded = ("out", "record", "batch_size", "device", "force")
+    excluded = ("out", "only", "record", "batch_size", "device", "force")
     return {name: value for name, value in values.items() if name not in excluded}

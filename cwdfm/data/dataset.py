@@ -22,6 +22,7 @@ FORMAT = 1  # of prepared data
 SEED = 42  # default seed of the split
 _MAGIC = "cwdfm.TokenData"
 _ROWS = 1 << 12  # rows hashed at a time
+_TOKEN_COUNTS = ("tokens", "filled")  # counts in the report of text that are not of documents
 
 Split = Literal["train", "valid"]
 SPLITS: tuple[Split, ...] = ("train", "valid")
@@ -85,15 +86,18 @@ class TokenData:
 
     def summary(self) -> str:
         """A readable summary: what was read, kept and left out, with examples."""
+        kept, read = self.report["kept"], max(self.report["read"], 1)
+        train, valid = len(self.train), len(self.valid)
         lines = [
-            f"{self.name}: {self.report['kept']:,} of {self.report['read']:,} "
-            f"{self.source.get('unit', 'rows')} kept; {len(self.train):,} training sequences, "
-            f"{len(self.valid):,} held out; length {self.length}, vocabulary of "
+            f"{self.name}: {kept:,} of {self.report['read']:,} {self.source.get('unit', 'rows')} "
+            f"({kept / read:.1%}) kept; {train:,} training sequences, {valid:,} "
+            f"({valid / (train + valid):.1%}) held out; length {self.length}, vocabulary of "
             f"{self.tokenizer.vocab_size:,} tokens"
         ]
         for reason, count in self.report.items():
             if reason not in ("read", "kept", *SPLITS) and count:
-                lines.append(f"  {reason}: {count:,}")
+                share = "" if reason in _TOKEN_COUNTS else f" ({count / read:.1%})"
+                lines.append(f"  {reason}: {count:,}{share}")
                 advice = ["a larger length (--length) keeps them"] * (reason == "too_long")
                 lines += [f"    {example}" for example in self.examples.get(reason, advice)]
         return "\n".join(lines)

@@ -59,7 +59,8 @@ class DatasetLikelihood(NegativeLogLikelihood):
         kind = "" if self.exact else "at most "
         return (
             f"perplexity {kind}{self.perplexity:.4g}{error} ({self.bits_per_token:.4f} bits per "
-            f"token, {self.sequences:,} of {self.of:,} sequences, {self.tokens:,} tokens)"
+            f"token, {self.sequences:,} of {self.of:,} sequences "
+            f"({self.sequences / self.of:.1%}), {self.tokens:,} tokens)"
         )
 
     def to_json(self) -> dict[str, Any]:

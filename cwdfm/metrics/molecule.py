@@ -102,8 +102,14 @@ class MoleculeScores:
         share = counts.mean / self.fold_size
         return math.sqrt(share * (1 - share) * self.fold_size)
 
+    def percent(self, name: str) -> str:
+        """The mean count as a share of the fold, such as "97.2%"; "-" if it was not computed."""
+        counts = self.counts()[name]
+        return "-" if counts is None else f"{counts.mean / self.fold_size:.1%}"
+
     def __str__(self) -> str:
-        text = ", ".join(f"{name} {count}" for name, count in self.counts().items() if count)
+        found = ((name, count) for name, count in self.counts().items() if count)
+        text = ", ".join(f"{name} {count} ({self.percent(name)})" for name, count in found)
         folds = f"{self.folds} fold" + ("s" if self.folds > 1 else "")
         remainder = f", {self.remainder:,} samples in no fold" if self.remainder else ""
         return f"{text} of {self.fold_size:,} ({folds}{remainder})"

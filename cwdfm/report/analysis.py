@@ -12,7 +12,9 @@ _LABELS = {"entropy": "entropy, nats", "nll": "negative log-likelihood, nats"}
 
 def context_table(name: str, curve: ContextCurve) -> Table:
     """One row per bin; ± is the standard error over sequences."""
-    columns: list[list[str]] = [list(map(str, curve.bins)), [f"{n:,}" for n in curve.tokens]]
+    total = max(1, sum(curve.tokens))
+    shares = [f"{n:,} ({n / total:.1%})" for n in curve.tokens]
+    columns: list[list[str]] = [list(map(str, curve.bins)), shares]
     for means, errors in ((curve.entropy, curve.entropy_error), (curve.nll, curve.nll_error)):
         columns.append([format_estimate(m, e) for m, e in zip(means, errors, strict=True)])
     return Table((name, "tokens", *_LABELS.values()), tuple(zip(*columns, strict=True)))

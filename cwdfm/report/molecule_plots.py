@@ -78,6 +78,7 @@ def _legend(axis: Any, result: Mapping[str, Any]) -> None:
     """Draw the legend, with the numbers of molecules, into the unused panel."""
     axis.axis("off")
     for side, name, color in (("reference", "data", _DATA), ("samples", "samples", _SAMPLES)):
-        label = f"{name}: {result[side]['valid']:,} valid of {result[side]['given']:,}"
+        valid, given = result[side]["valid"], result[side]["given"]
+        label = f"{name}: {valid:,} valid of {given:,} ({valid / given:.1%})"
         axis.bar([0], [0], color=color, label=label)
     axis.legend(loc="center", frameon=False, fontsize=11)

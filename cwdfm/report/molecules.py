@@ -80,7 +80,10 @@ class ScoredMolecules(Scored):
     def cells(self) -> tuple[str, ...]:
         """The row of the table, under COLUMNS."""
         scores, digits = self.scores, 1 if self.scores.folds > 1 else 0
-        counts = {n: f"{m:.{digits}f} ± {std:.1f}" for n, (m, std) in self.estimates().items()}
+        counts = {
+            name: f"{mean:.{digits}f} ± {std:.1f} ({scores.percent(name)})"
+            for name, (mean, std) in self.estimates().items()
+        }
         cells = [counts.get(name, "-") for name in SCORES]
         return *self.samples.cells(), *cells, f"{scores.folds} of {scores.fold_size:,}"
 
@@ -210,8 +213,9 @@ def _notes(
     if reference is None:
         notes.append("Without data to compare with, novelty and histograms are omitted.")
     elif unparsable := reference.about["rows"].get("unparsable"):
+        read = reference.about["rows"]["read"]
         notes.append(
-            f"{unparsable:,} of {reference.about['rows']['read']:,} rows of "
+            f"{unparsable:,} of {read:,} rows ({unparsable / read:.1%}) of "
             f"{reference.about['name']} are not valid molecules."
         )
     return notes

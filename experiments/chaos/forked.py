@@ -104,6 +104,8 @@ def start(
     code = _TRACEBACK
     try:
         stream = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdin = os.fdopen(0)
         os.dup2(stream, 1)
         os.dup2(stream, 2)
         sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)

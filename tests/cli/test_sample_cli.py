@@ -143,7 +143,7 @@ def test_missing_batches_are_an_error(tmp_path: Path, expected: list[list[int]])
     out.write_text("whole")
     remedy = rf"only 1 of 12 samples.*delete {re.escape(str(parts.folder))}"
     with pytest.raises(RunError, match=remedy):
-        finish(options, parts, {})
+        finish(options, parts, {}, cwdfm.load(MODEL).tokenizer)
     assert out.read_text() == "whole"
 
 

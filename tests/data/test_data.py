@@ -224,7 +224,7 @@ def test_report_of_a_file(tmp_path: Path) -> None:
     assert data.tokenizer == SmilesTokenizer(("1", "C", "Cl", "N", "O", "c"))
     assert data.source["file"] == "mine.smi"
     assert data.source["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    for part in ("4 of 8 rows kept", "unparsable: 1", "line 5: not-a-molecule"):
+    for part in ("4 of 8 rows (50.0%) kept", "unparsable: 1 (12.5%)", "line 5: not-a-molecule"):
         assert part in data.summary()
     assert load(path, length=41).report["too_long"] == 1
     longer = load(path, length=42)

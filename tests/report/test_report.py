@@ -100,9 +100,11 @@ def test_counted_by_hand(tmp_path: Path, data: str, capsys: pytest.CaptureFixtur
     assert origin["samples"] == 8
     assert found["histograms"]["samples"] == {"given": 8, "valid": 6}
     printed = capsys.readouterr().out
-    assert re.search(r"Euler +8 +6 ± 1.2 +4 ± 1.4 +2 ± 1.2 +1 of 8", printed)
+    assert re.search(
+        r"Euler +8 +6 ± 1.2 \(75.0%\) +4 ± 1.4 \(50.0%\) +2 ± 1.2 \(25.0%\) +1 of 8", printed
+    )
     assert str(out / "report.html") in printed
-    row = "| small | Euler | 8 | 6 ± 1.2 | 4 ± 1.4 | 2 ± 1.2 | 1 of 8 |"
+    row = "| small | Euler | 8 | 6 ± 1.2 (75.0%) | 4 ± 1.4 (50.0%) | 2 ± 1.2 (25.0%) | 1 of 8 |"
     assert row in (out / "table.md").read_text()
 
 
