@@ -90,10 +90,17 @@ def check_fields(place: str, data: Any, /, **kinds: type | UnionType) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
-    """Write tensors in the safetensors format, converted to `dtype` if given."""
+    """Write tensors in the safetensors format; floating-point ones as `dtype` if given."""
     path.touch()
     mode = path.stat().st_mode
-    on_cpu = {name: x.detach().to(dtype=dtype).contiguous().cpu() for name, x in tensors.items()}
+    on_cpu: dict[str, Tensor] = {}
+    known = set[int]()
+    for name, tensor in tensors.items():
+        x = tensor.detach().to(dtype=dtype if tensor.is_floating_point() else None)
+        x = x.contiguous().cpu()
+        start = x.untyped_storage().data_ptr()
+        on_cpu[name] = x.clone() if start in known else x  # tied weights share their memory
+        known.add(start)
     try:
         save_file(on_cpu, path)
         path.chmod(mode)  # safetensors renames a temporary file that only its owner can read

@@ -55,6 +55,8 @@ class Shared:
     # or the folder of a model, a run or a checkpoint.
     model: str
     out: Path  # output folder
+    # The class of a network that is not of cwdfm, as package.module:Class. It runs that code.
+    network: str | None = None
     seed: int = 0  # random seed
     batch_size: int = 0  # sequences per batch; 0 chooses by the free memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
@@ -141,7 +143,7 @@ def context(arguments: list[str]) -> None:
         by_flags(Context),
         report_folder(options.out, force=options.force),
     ):
-        trained = load_trained(options.model, device)
+        trained = load_trained(options.model, device, network=options.network)
         data = load_held_out(trained, options.data, options.part)
         count = min(options.rows, len(data.valid))
         spread = np.arange(count) * len(data.valid) // count
@@ -181,7 +183,7 @@ def updates(arguments: list[str]) -> None:
         by_flags(Updates),
         report_folder(options.out, force=options.force),
     ):
-        trained = load_trained(options.model, device)
+        trained = load_trained(options.model, device, network=options.network)
         for solver in solvers.values():
             check_window(solver.weight, trained.length)
         _, fixed = prompt_tokens(trained)

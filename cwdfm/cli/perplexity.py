@@ -41,6 +41,8 @@ class Options:
     model: str
     # Names of datasets or corpora, files, or prepared folders; - is standard input.
     data: tuple[str, ...]
+    # The class of a network that is not of cwdfm, as package.module:Class. It runs that code.
+    network: str | None = None
     # Part of a text corpus: valid or test, or all for your own text. Default: the held-out part.
     part: str | None = None
     rows: int = 1024  # number of sequences to evaluate, evenly spaced; 0 for all
@@ -79,7 +81,7 @@ def run(options: Options, given: set[str]) -> None:
         output(options),
         standard_input(options.data, ".txt") as names,
     ):
-        trained = load_trained(options.model, device)
+        trained = load_trained(options.model, device, network=options.network)
         method = trained.method if weight is None else trained.flow
         if method.exact and (random := sorted({"draws", "seed"} & given)):
             raise InputError(

@@ -28,6 +28,8 @@ from cwdfm.errors import InputError, RunError
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
+from cwdfm.model.predict import model_device
+from cwdfm.model.transformer import DiT
 from cwdfm.pretrained.model import Pretrained, load_trained, unfinished_steps
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, PartialSamples, SampleFile, read_samples, write_samples
@@ -73,7 +75,7 @@ class Job:
 
     def autocast(self) -> torch.autocast:
         """Compute matrix products in the precision of the options."""
-        device = next(self.trained.model.parameters()).device
+        device = model_device(self.trained.model) or torch.device("cpu")
         half = self.options.precision == "bfloat16"
         return torch.autocast(device.type, torch.bfloat16, enabled=half)
 
@@ -97,15 +99,16 @@ def run(options: Options, given: Collection[str]) -> Pretrained:
         named = options.solver != "auto"
         solver = build_solver(options.solver, options.solver_options) if named else None
     with process_group(options.device) as device:
-        trained = load_trained(options.model, device)
+        trained = load_trained(options.model, device, network=options.network)
         if (short := unfinished_steps(options.model, trained)) is not None and rank() == 0:
             where = f"its checkpoint at step {short[0]} of {short[1]}"
             note = f"training of {options.model} is not finished: sampling from {where}"
             print(f"note: {note}", file=sys.stderr)
         job = make_job(trained, options, given, solver, steps)
-        if options.compile:
-            trained.model.compile_trunk(by_block=True)
-        trained.model.capture_trunk()
+        if isinstance(trained.model, DiT):
+            if options.compile:
+                trained.model.compile_trunk(by_block=True)
+            trained.model.capture_trunk()
         identity = settings(job.options) | {"weights": trained.fingerprint()}
         partial = PartialSamples(options.out, identity)
         with options.flag_names, partial.lock(force=options.force):
@@ -215,7 +218,7 @@ def sample_length(trained: Pretrained, options: Options) -> int:
 
 def check_positions(trained: Pretrained, options: Options, length: int) -> None:
     """Raise an error if a sample has more tokens than the model has learned positions."""
-    positions = trained.model.config.positions
+    positions = trained.model.config.positions if isinstance(trained.model, DiT) else 0
     if positions and length > positions:
         name = "--length" if options.template is None else "--template"
         raise InputError(

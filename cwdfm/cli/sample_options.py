@@ -46,6 +46,8 @@ class Options:
     # .jsonl (tokens, text, provenance) or .csv; for molecules also .smi or .txt. - is standard
     # output: one molecule per line, or JSON lines for text.
     out: Path
+    # The class of a network that is not of cwdfm, as package.module:Class. It runs that code.
+    network: str | None = None
     n: int = 1024  # number of samples
     # Leave out invalid molecules, repeated samples, or both, as in --only valid unique. Fewer than
     # --n remain.
@@ -186,5 +188,5 @@ def settings(options: Options) -> dict[str, Any]:
     """All options that the samples depend on, as one flat dictionary."""
     values = asdict(options)
     values |= values.pop("solver_options")
-    excluded = ("out", "only", "record", "batch_size", "device", "force")
+    excluded = ("out", "only", "network", "record", "batch_size", "device", "force")
     return {name: value for name, value in values.items() if name not in excluded}

@@ -66,7 +66,7 @@ class Adapted(nn.Module):
 
 
 class BannedTokens(nn.Module):
-    """A split model in which some tokens have probability zero; only its head is its own."""
+    """A model in which some tokens have probability zero; of a split one, only the head changes."""
 
     def __init__(self, model: Any, tokens: tuple[int, ...]) -> None:
         super().__init__()
@@ -78,10 +78,13 @@ class BannedTokens(nn.Module):
             self.select = lambda active_B: BannedTokens(model.select(active_B), tokens)
 
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
-        return self.head(self.model.trunk(x_t, t))
+        return self._banned(self.model(x_t, t))
 
     def head(self, hidden: Tensor) -> Tensor:
         """The head of the wrapped model, with logit -inf for banned tokens."""
-        logits: Tensor = self.model.head(hidden).clone()
+        return self._banned(self.model.head(hidden))
+
+    def _banned(self, logits: Tensor) -> Tensor:
+        logits = logits.clone()
         logits[..., self.tokens] = -torch.inf
         return logits

@@ -22,6 +22,7 @@ from cwdfm.files import check_fields, check_regular, read_json, read_tensors
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.pretrained.dit import Checkpoint
+from cwdfm.pretrained.own import Builder, OwnNetwork
 from cwdfm.pretrained.published import read_published
 from cwdfm.pretrained.weights import check_weights
 from cwdfm.schedule import Cosine, Linear, Polynomial
@@ -35,14 +36,25 @@ PARTS = (DiTConfig, GIDD, MaskSource, UniformSource, Polynomial, Linear, Cosine)
 CLASSES = {c.__name__: c for c in (*PARTS, *(config.method_class for config in METHODS.values()))}
 
 
-def read_model(folder: Path) -> dict[str, Any]:
-    """The fields of the `Pretrained` in a folder, on the CPU; InputError if it is not valid."""
+def read_model(folder: Path, network: Builder | None = None) -> dict[str, Any]:
+    """The fields of the `Pretrained` in a folder, on the CPU; InputError if it is not valid.
+
+    network: the class of a network that is not of this library; see `pretrained/own.py`.
+    """
     try:
         config = read_json(folder / "config.json")
         if not isinstance(config, dict):
             raise TypeError(f"config.json holds a {type(config).__name__}")
         read = _read_own if "format" in config else read_published
         fields, shape, weights = read(folder, config)
+        if isinstance(shape, OwnNetwork):
+            return {"model": shape.build(network, weights).eval(), **fields}
+        if network is not None:
+            raise InputError(
+                f"network applies to models with a network of another class, but that of {folder} "
+                f"is a {DiT.__name__}; omit it",
+                fields=("network",),
+            )
         return {"model": _build_network(shape, weights).eval(), **fields}
     except FileNotFoundError as error:
         raise InputError(
@@ -81,7 +93,7 @@ def _read_own(folder: Path, config: dict[str, Any]) -> Checkpoint:
     return Checkpoint(fields, shape, read_tensors(folder / "model.safetensors"))
 
 
-def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig]:
+def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig | OwnNetwork]:
     """The fields of a `Pretrained` other than its network, and the network's shape."""
     check_integer("format", config["format"])
     known = {"format", "model", "tokenizer", "length", "fix_first", "card", "sha256"}
@@ -95,17 +107,21 @@ def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig]:
         method = Flow(*(from_config(config[name], CLASSES) for name in ("source", "schedule")))
     else:
         method = from_config(config["method"], CLASSES)
-    shape = from_config(config["model"], CLASSES)
+    if isinstance(config["model"], dict) and "network" in config["model"]:
+        shape = OwnNetwork.from_json(config["model"])
+    else:
+        shape = from_config(config["model"], CLASSES)
+        check_instance("model", shape, DiTConfig, "DiTConfig(num_tokens=34)")
     tokenizer = tokenizer_from_json(config["tokenizer"])
-    check_instance("model", shape, DiTConfig, "DiTConfig(num_tokens=34)")
     check_instance("method", method, Method, "Flow(MaskSource(30), Linear())")
     check_integer("length", config["length"], most=MAX_LENGTH)
     check_instance("fix_first", config["fix_first"], bool, "true")
     check_instance("card", config["card"], dict, "{}")
     # The mask or start token is one more than the vocabulary.
-    if shape.num_tokens != method.num_tokens or tokenizer.vocab_size > method.num_tokens:
+    ids = getattr(shape, "num_tokens", method.num_tokens)  # those of other networks are unknown
+    if ids != method.num_tokens or tokenizer.vocab_size > method.num_tokens:
         raise InputError(
-            f"the network has {shape.num_tokens} token ids, the method {method.num_tokens} and the "
+            f"the network has {ids} token ids, the method {method.num_tokens} and the "
             f"tokenizer {tokenizer.vocab_size}, which do not fit together"
         )
     plain = {name: config[name] for name in ("length", "fix_first", "card")}

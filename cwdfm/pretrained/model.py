@@ -20,10 +20,10 @@ from cwdfm.hub import check_remote_code, download_model, is_hub_name
 from cwdfm.likelihood.dataset import DatasetLikelihood, text_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.method.flow import flow_of
-from cwdfm.model.transformer import DiT
 from cwdfm.pretrained.decoder import LoadOptions
 from cwdfm.pretrained.format import FORMAT, digests, read_model
 from cwdfm.pretrained.language import is_language_model, read_language_model
+from cwdfm.pretrained.own import Builder, network_config
 from cwdfm.pretrained.published import is_published
 from cwdfm.pretrained.share import upload_model
 from cwdfm.schedule import Schedule
@@ -37,7 +37,7 @@ BUNDLED = Path(__file__).parent.parent / "bundled"
 class Pretrained:
     """A trained model."""
 
-    model: DiT  # the network, in evaluation mode
+    model: Any  # the network, in evaluation mode: a DiT, or a module that follows the protocol
     method: Method  # how the network was trained, and so how it is sampled and scored
     tokenizer: Tokenizer  # between text and data tokens
     length: int  # tokens per sequence in training
@@ -89,24 +89,31 @@ class Pretrained:
 
     def _config(self) -> dict[str, Any]:
         return {
-            "model": to_config(self.model.config),
+            "model": network_config(self.model),
             "method": to_config(self.method),
             "tokenizer": self.tokenizer.to_json(),
             "length": self.length,
             "fix_first": self.fix_first,
         }
 
-    def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write the model to a folder, with weights in `dtype`, a floating-point type."""
+    def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+        """Write the model to a folder, with weights in `dtype`, a floating-point type.
+
+        The default is to keep the dtype. A network of your own class is stored by the name of the
+        class and the keyword arguments in its attribute `config`; pass the class to `cwdfm.load`.
+        """
         floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
         require(
-            floating and dtype.itemsize > 1, "dtype", "be a float type of 16 bits or more", dtype
+            dtype is None or (floating and dtype.itemsize > 1),
+            "dtype",
+            "be a float type of 16 bits or more",
+            dtype,
         )
+        # As JSON reads them: tuples become lists, and keys strings.
+        config = json.loads(json.dumps({"format": FORMAT, **self._config(), "card": self.card}))
         weights = Path(folder, "model.safetensors")
         with replacing(weights) as part:
             write_tensors(part, self.model.state_dict(), dtype)
-        # As JSON reads them: tuples become lists, and keys strings.
-        config = json.loads(json.dumps({"format": FORMAT, **self._config(), "card": self.card}))
         config["sha256"] = digests(weights, config)
         write_json(Path(folder, "config.json"), config)
 
@@ -114,7 +121,7 @@ class Pretrained:
         self,
         repo_id: str,
         *,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         metadata: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> str:
@@ -133,13 +140,14 @@ class Pretrained:
         device: torch.device | str = "cpu",
         *,
         revision: str | None = None,
+        network: Builder | None = None,
     ) -> Self:
         """Read a folder of `save_pretrained` or of another project, or a model of the hub.
 
-        Weights become float32.
+        Weights of a DiT become float32. For `network` see `load`.
         """
         target = find_device(device)
-        trained = cls(**read_model(_local_folder(name_or_folder, revision)))
+        trained = cls(**read_model(_local_folder(name_or_folder, revision), network))
         trained.model.to(target)
         return trained
 
@@ -154,6 +162,7 @@ def load(
     device: torch.device | str = "cpu",
     *,
     revision: str | None = None,
+    network: Builder | None = None,
     dtype: torch.dtype | None = None,
     block: int | None = None,
     trust_remote_code: bool = False,
@@ -166,6 +175,9 @@ def load(
             model, or else its newest checkpoint.
         device: Where to put it.
         revision: The branch, tag or commit of a model of the hub.
+        network: The class of the network, for a model saved with a network of your own: the class
+            itself, a function of the stored arguments, or an import path `package.module:Class`.
+            Without it, a class that a file names is never imported.
         dtype: The dtype of a language model's weights. The default is that of the files.
         block: The tokens per block of a language model that exists with several, such as SDAR.
         trust_remote_code: Run the Python code of a language model. Few need it: LLaDA2 and mixtures
@@ -178,6 +190,7 @@ def load(
     if isinstance(name_or_folder, str | Path) and str(name_or_folder) not in bundled_models():
         folder = _local_folder(name_or_folder, revision, code=trust_remote_code)
         if (config := _language_config(folder)) is not None:
+            reject_options("for networks of your own", network=network)
             options = LoadOptions(find_device(device), dtype, block, trust_remote_code)
             return read_language_model(folder, config, options)
     if dtype is not None or block is not None or trust_remote_code:
@@ -186,7 +199,7 @@ def load(
             f"{str(name_or_folder)!r} is none; omit them",
             fields=("dtype", "block", "trust_remote_code"),
         )
-    return load_trained(name_or_folder, device, revision=revision)
+    return load_trained(name_or_folder, device, revision=revision, network=network)
 
 
 def _language_config(folder: Path) -> dict[str, Any] | None:
@@ -205,6 +218,7 @@ def load_trained(
     device: torch.device | str = "cpu",
     *,
     revision: str | None = None,
+    network: Builder | None = None,
 ) -> Pretrained:
     """Load a `Pretrained`; InputError for a language model."""
     named = isinstance(name_or_folder, str | Path)
@@ -214,7 +228,7 @@ def load_trained(
     device = find_device(device)
     folder = _local_folder(name_or_folder, revision)
     if (found := _model_folder(folder)) is not None:
-        return Pretrained.from_pretrained(found, device)
+        return Pretrained.from_pretrained(found, device, network=network)
     checkpoints = sorted(folder.glob("checkpoints/step-*"), reverse=True)
     for checkpoint in checkpoints:
         try:
@@ -229,7 +243,7 @@ def load_trained(
             f"(see checkpoint_every)",
             fields=("checkpoint_every",),
         )
-    return Pretrained.from_pretrained(folder, device)
+    return Pretrained.from_pretrained(folder, device, network=network)
 
 
 def unfinished_steps(name_or_folder: str | Path, trained: Pretrained) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from cwdfm.errors import (
 )
 from cwdfm.method.base import MethodConfig, Task
 from cwdfm.model.presets import preset
-from cwdfm.model.transformer import DiTConfig
+from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained
 from cwdfm.train.execution import Parallel
@@ -215,6 +215,9 @@ class TrainConfig:
 
 def settings_of(trained: Pretrained) -> dict[str, Any]:
     """The flat fields that a trained model fixes when training continues from it."""
+    if not isinstance(trained.model, DiT):
+        name = type(trained.model).__name__
+        raise InputError(f"training can continue from a DiT only, and this network is a {name}")
     model = trained.model.config
     found = (kind.settings_of(trained.method, model) for kind in METHODS.values())
     settings = next((each for each in found if each is not None), None)

@@ -1,0 +1,98 @@
+"""Networks of a user's own class in saved models.
+
+The weights are stored as tensors. Of the class, only the name and the arguments are stored, so that
+reading a model never runs code by itself: the reader names the class, as `network=`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor, nn
+
+from cwdfm.config import to_config
+from cwdfm.errors import InputError, describe
+from cwdfm.files import check_fields
+from cwdfm.model.transformer import DiT
+
+Builder = Callable[..., nn.Module] | str  # a class, or its import path `package.module:Class`
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """The class of a network, as `package.module:Class`, and the keyword arguments to build it."""
+
+    path: str
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, network: nn.Module) -> "OwnNetwork":
+        """Describe a network. Its attribute `config`, if any, holds the keyword arguments."""
+        kind = type(network)
+        arguments = getattr(network, "config", {})
+        try:
+            valid = isinstance(arguments, Mapping)
+            stored = json.loads(json.dumps(dict(arguments))) if valid else None
+        except (TypeError, ValueError):
+            stored = None
+        if stored is None:
+            raise InputError(
+                f"the network's config must be a dictionary of the keyword arguments that "
+                f"{kind.__name__} was created with, all of them JSON values, got "
+                f"{describe(arguments)}; set self.config in its __init__"
+            )
+        return cls(f"{kind.__module__}:{kind.__qualname__}", stored)
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> "OwnNetwork":
+        """Read what `to_json` returned; ValueError if it is not valid."""
+        check_fields("model", stored, network=str, arguments=dict)
+        return cls(stored["network"], stored["arguments"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"network": self.path, "arguments": self.arguments}
+
+    def build(self, builder: Builder | None, weights: dict[str, Tensor]) -> nn.Module:
+        """Create the network with a class that the caller trusts, and load its weights."""
+        if builder is None:
+            raise InputError(
+                f"this model has a network of a class outside of cwdfm, {self.path}; if you trust "
+                f"that code, pass the class or its import path, network={self.path!r}",
+                fields=("network",),
+            )
+        network = (_imported(builder) if isinstance(builder, str) else builder)(**self.arguments)
+        if not isinstance(network, nn.Module):
+            raise InputError(
+                f"network must be a subclass of torch.nn.Module, but {builder} created "
+                f"{describe(network)}",
+                fields=("network",),
+            )
+        network.load_state_dict(weights)
+        return network
+
+
+def network_config(network: nn.Module) -> Any:
+    """The description of a network in config.json."""
+    if isinstance(network, DiT):
+        return to_config(network.config)
+    return OwnNetwork.of(network).to_json()
+
+
+def _imported(path: str) -> Callable[..., nn.Module]:
+    """The class at an import path."""
+    module, _, name = path.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"network {path!r} cannot be imported ({error}); give package.module:Class, and add "
+            f"its folder to PYTHONPATH",
+            fields=("network",),
+        ) from error
+    if not callable(found):
+        raise InputError(f"network {path!r} is not a class; give package.module:Class")
+    return found  # type: ignore[no-any-return]
