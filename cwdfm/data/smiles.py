@@ -3,8 +3,10 @@
 Datasets and metrics use the same definition of a valid molecule: `parse`.
 """
 
+import io
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -53,6 +55,31 @@ def _chem() -> Any:
 def canonical(smiles: str) -> str | None:
     """The canonical SMILES, including stereochemistry; None if the string is invalid."""
     return None if (molecule := parse(smiles)) is None else str(_chem().MolToSmiles(molecule))
+
+
+def invalid_reason(smiles: str) -> str:
+    """Why a string is not a valid molecule, in RDKit's words; empty if it is one."""
+    if parse(smiles) is not None:
+        return ""
+    words, chem = smiles.split(), _chem()
+    if not words:
+        return "empty"
+    if len(words) > 1:
+        return "white space"
+    if len(words[0]) > MAX_CHARACTERS:
+        return f"longer than {MAX_CHARACTERS:,} characters"
+    log = io.StringIO()
+    chem.rdBase.LogToPythonStderr()
+    with redirect_stderr(log):
+        molecule = chem.MolFromSmiles(words[0], sanitize=False)
+        problems = [] if molecule is None else chem.DetectChemistryProblems(molecule)
+    chem.rdBase.LogToCppStreams()
+    if problems:
+        return str(problems[0].Message())
+    found = re.search(r"Parse Error: (.*?)(?: for input| while parsing|$)", log.getvalue(), re.M)
+    place = re.search(r"around position (\d+)", log.getvalue())
+    reason = "no atoms" if found is None else found[1]
+    return reason + (f" at position {place[1]}" if place else "")
 
 
 def randomized_smiles(smiles: str, n: int, *, seed: int) -> list[str]:

@@ -56,7 +56,7 @@ def text_statistics(tokens: Tensor | np.ndarray, *, folds: int = 5) -> TextStati
     """Entropy, distinct n-grams and repetition of token ids [B, N]; the paper uses 5 folds."""
     x_BN = _ids(tokens)
     slices = fold_slices(len(x_BN), folds)
-    entropy_B, run_B = (np.array([f(row_N) for row_N in x_BN]) for f in (_entropy, _longest_run))
+    entropy_B, run_B = sample_entropies(x_BN), np.array([_longest_run(row_N) for row_N in x_BN])
     distinct, corpus = [], []
     for code_BM in _ngram_codes(x_BN):
         distinct_B = np.array([len(np.unique(code_M)) for code_M in code_BM])
@@ -77,6 +77,11 @@ def text_statistics(tokens: Tensor | np.ndarray, *, folds: int = 5) -> TextStati
         samples=len(x_BN),
         length=x_BN.shape[1],
     )
+
+
+def sample_entropies(x_BN: Ids) -> NDArray[np.float64]:
+    """The unigram entropy [B] of each sample in bits."""
+    return np.array([_entropy(row_N) for row_N in x_BN])
 
 
 def _entropy(row_N: Ids) -> float:

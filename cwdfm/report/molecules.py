@@ -18,6 +18,7 @@ from cwdfm.metrics.molecule import (
 from cwdfm.provenance import package_version
 from cwdfm.report.figure import step_curves
 from cwdfm.report.molecule_plots import histogram_plot, molecule_grid
+from cwdfm.report.molecule_table import LISTED, molecule_table
 from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import SampleSet, Scored, by_model, note
 from cwdfm.report.table import Table
@@ -110,12 +111,19 @@ def evaluate_molecules(
     drawn, notes = pictures(scored, out, reference)
     mismatches = _training_data_notes(sets, name) if data == "auto" else []
     models = tuple(s.model for s in sets)
+    listings = {
+        f"{found.title}: {min(LISTED, len(found.texts))} of {len(found.texts):,} samples": molecule_table(
+            found.texts, training
+        )
+        for found in sets
+    }
     return Evaluation(
         title="Molecules: " + ", ".join(dict.fromkeys(models)),
         table=Table(COLUMNS, tuple(s.cells() for s in scored), models),
         explanation=_explanation(reference),
         notes=(*_notes(scored, fold_size, reference), *mismatches, *notes),
         pictures=drawn,
+        listings=listings,
         settings={"data": name, "fold size": fold_size, "rdkit": package_version("rdkit")},
         scores={
             "rdkit": package_version("rdkit"),

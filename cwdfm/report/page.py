@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page: figures are embedded, and there is no script."""
+"""A report as one self-contained HTML page: figures are embedded, and a script sorts tables."""
 
 import base64
 import json
@@ -35,6 +35,7 @@ class Evaluation:
     settings: dict[str, Any]  # of the evaluation, for the page
     scores: dict[str, Any]  # all numbers, for scores.json
     excerpts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts by title
+    listings: Mapping[str, Table] = field(default_factory=dict)  # tables of samples by title
 
 
 def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], folder: Path) -> str:
@@ -46,7 +47,11 @@ def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], fo
         ("How to read the table", explanation),
         ("Notes", f"<ul>\n{notes}</ul>" if notes else ""),
         ("Figures", "".join(_figure(picture, folder) for picture in evaluation.pictures)),
-        ("Samples", "".join(_excerpt(*item) for item in evaluation.excerpts.items())),
+        (
+            "Samples",
+            "".join(_listing(*item) for item in evaluation.listings.items())
+            + "".join(_excerpt(*item) for item in evaluation.excerpts.items()),
+        ),
         ("Sample files", "".join(_sample_file(file) for file in samples)),
         ("Provenance of this report", _definitions(origin)),
     ]
@@ -60,6 +65,10 @@ def _figure(picture: Picture, folder: Path) -> str:
     caption, kind = escape(picture.caption), "scroll wide" if picture.wide else "scroll"
     image = f'<img alt="{caption}" src="data:image/png;base64,{png}">'
     return f'<figure><div class="{kind}">{image}</div><figcaption>{caption}</figcaption></figure>\n'
+
+
+def _listing(title: str, table: Table) -> str:
+    return _details(title, f'<div class="scroll">{table.html("listing")}</div>')
 
 
 def _excerpt(title: str, texts: Sequence[str]) -> str:

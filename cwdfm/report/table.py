@@ -59,17 +59,24 @@ class Table:
         escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
         return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
-    def html(self) -> str:
-        """An HTML table, with a row for the heading of each group."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
-        lines = []
+    def html(self, kind: str = "numbers") -> str:
+        """An HTML table of class `kind`, with a body for each group that begins with its heading.
+
+        The script of the page makes its columns sortable within the groups.
+        """
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.columns)
+        bodies = []
         for heading, rows in self.grouped():
+            lines = []
             if heading:
-                lines.append(f'<tr><th colspan="{len(self.columns)}">{escape(heading)}</th></tr>')
-            cells = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-            lines += [f"<tr>{row}</tr>" for row in cells]
-        body = "\n".join(lines)
-        return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+                span = f'colspan="{len(self.columns)}" scope="rowgroup"'
+                lines.append(f"<tr><th {span}>{escape(heading)}</th></tr>")
+            for first, *others in rows:
+                cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+                lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
+            bodies.append("<tbody>\n" + "\n".join(lines) + "\n</tbody>\n")
+        opening = f'<table class="{kind}">\n<thead><tr>{head}</tr></thead>'
+        return f"{opening}\n{''.join(bodies)}</table>"
 
 
 def format_estimate(value: float | None, error: float | None = None) -> str:

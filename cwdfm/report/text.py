@@ -1,6 +1,6 @@
 """Evaluate text: generative perplexity, diversity, and similarity to held-out text (MAUVE)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import TEXT, SampleSet, Scored, by_model, kind_of, note
 from cwdfm.report.table import Table
 from cwdfm.report.text_data import Passages, TextReference, TextSettings, read_passages
+from cwdfm.report.text_plots import token_plot
 from cwdfm.report.text_scores import COLUMNS, TextScorer, TextScores
 
 _PANELS = {
@@ -65,8 +66,7 @@ def evaluate_text(
     Scores that need a language model are cached in `out`, so that the same command resumes after an
     interruption, and an additional file costs only its own scores.
     """
-    if len({found.steps for found in sets}) > 1:
-        load_extra("matplotlib", "plot")  # fail before the work: figures come last
+    load_extra("matplotlib", "plot")  # fail before the work: figures come last
     passages = read_passages(sets)
     for its in passages:
         fold_slices(len(its.texts), settings.folds)  # too few samples are not the data's fault
@@ -92,7 +92,10 @@ def evaluate_text(
         table=Table(("solver", "steps", *COLUMNS), tuple(rows), tuple(groups)),
         explanation=explanation(settings, held_out.name if held_out else None),
         notes=tuple(_notes(scored, held_out, settings)),
-        pictures=pictures(scored, held_out_scores, out),
+        pictures=(
+            *pictures(scored, held_out_scores, out),
+            *token_pictures(scored, passages, baseline, out),
+        ),
         settings={
             "data": held_out.name if held_out else "none",
             "settings": asdict(settings),
@@ -199,6 +202,26 @@ def pictures(
             )
             drawn.append(Picture(path.name, caption, wide=True))
     return tuple(drawn)
+
+
+def token_pictures(
+    scored: Sequence[ScoredText],
+    passages: Sequence[Passages],
+    baseline: Passages | None,
+    out: Path,
+) -> Iterator[Picture]:
+    """The tokens of each model: of each solver at its largest number of steps."""
+    tokens = {str(s): its.tokens for s, its in zip(scored, passages, strict=True)}
+    for model, rows, suffix in by_model(scored):
+        largest = {s.samples.solver: s.samples for s in rows}  # ordered by steps
+        shown = {str(found): tokens[found.title] for found in largest.values()}
+        path = out / f"tokens{suffix}.png"
+        token_plot(shown, path, title=model, held_out=baseline.tokens if baseline else None)
+        caption = (
+            f"{model}: share of each token, by rank, and entropy of each sample. Good samples have "
+            f"the curves of the data; repetitive ones have few tokens and a low entropy."
+        )
+        yield Picture(path.name, caption, wide=True)
 
 
 def _excerpts(sets: Sequence[SampleSet], baseline: Passages | None) -> dict[str, list[str]]:

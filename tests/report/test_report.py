@@ -16,6 +16,7 @@ from cwdfm.errors import InputError
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.report import Evaluation, MoleculeReference, TextSettings, report_folder
 from cwdfm.report.evaluate import sample_kind
+from cwdfm.report.molecule_table import LISTED, molecule_table
 from cwdfm.report.molecules import ScoredMolecules, _notes, evaluate_molecules, pictures
 from cwdfm.report.page import Picture
 from cwdfm.report.page import page as page_of
@@ -308,13 +309,18 @@ def test_the_page_shows_all_content(tmp_path: Path) -> None:
         settings={},
         scores={},
         excerpts={"e<": ["one\n\ttwo"]},
+        listings={"l<": Table(("a", "b"), (("1", "C<"),))},
     )
     file = File(Path("f<.smi"), "0123", SampleFile(["C"], None, {"options": {"o": 1.5}}))
     page = page_of(one, [file], {"versions": {"torch": 2, "mauve": None}, "b": "<"}, tmp_path)
     check_self_contained(page, images=2)
     assert not re.search(r"[a-z]<<|[a-z]<[.:]", page)  # everything is escaped
     for part in (
-        '<tr><th colspan="3">g&lt;</th></tr>\n<tr><td>x&lt;</td><td>1</td><td>2</td></tr>',
+        '<th scope="col">c&lt;</th>',
+        '<tr><th colspan="3" scope="rowgroup">g&lt;</th></tr>\n<tr><th scope="row">x&lt;</th>'
+        "<td>1</td><td>2</td></tr>",
+        "<summary>l&lt;</summary>",
+        '<table class="listing">',
         "<p>m&lt;</p>",
         "<li>n&lt;</li>",
         '<div class="scroll wide"><img alt="p&lt;" src="data:image/png;base64,cG5n">',
@@ -325,6 +331,24 @@ def test_the_page_shows_all_content(tmp_path: Path) -> None:
         "<dt>versions</dt><dd>torch 2</dd>\n<dt>b</dt><dd>&lt;</dd>",
     ):
         assert part in page
+
+
+def test_samples_are_listed_with_the_reason_of_invalid_ones(tmp_path: Path, data: str) -> None:
+    found = molecule_table([*BY_HAND, "F(C)C", "C C", "C" * 5001], CanonicalSet(["CCO"]))
+    assert [row[1] for row in found.rows[:8]] == BY_HAND
+    results = [row[2] for row in found.rows]
+    assert results[:2] == ["known", "repeats 1"]
+    assert results[2] == results[5] == results[6] == "novel"
+    assert results[7] == "repeats 7"  # benzene in another form
+    reasons = {3: "unclosed ring", 4: "empty", 8: "valence", 9: "space", 10: "5,000"}
+    for number, words in reasons.items():
+        assert re.fullmatch(rf"invalid: .*{words}.*", results[number])
+    assert {row[2] for row in molecule_table(["C", "N"]).rows} == {"valid"}
+    assert len(molecule_table(["C"] * (LISTED + 1)).rows) == LISTED
+    run(samples(tmp_path / "a.jsonl"), "--out", tmp_path / "out", "--data", data)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<td>CC(=O)N</td><td>novel</td>" in page
+    assert "<td>C1CC</td><td>invalid: unclosed ring</td>" in page
 
 
 def molecules(
@@ -573,7 +597,7 @@ def test_demo(
     for old in (samples_before, tmp_path / "demo" / "report.html"):
         old.write_text("old")
     demo.main(["--quick", "--out", str(tmp_path / "demo"), "--data", data])
-    assert "<table>" in (tmp_path / "demo" / "report.html").read_text()
+    assert "<table " in (tmp_path / "demo" / "report.html").read_text()
     printed = capsys.readouterr().out
     assert printed.count("neighbor") == printed.count("Neighbor") == 4
     assert str(tmp_path / "demo" / "report.html") in printed

@@ -348,6 +348,13 @@ def test_embedding_features(
     assert row["mauve"] is None
 
 
+def test_a_picture_without_an_evaluator(tmp_path: Path) -> None:
+    file = write_random_samples(tmp_path / "a.jsonl", 0)
+    run(file, "--out", tmp_path / "out", "--eval-model", "none")
+    check_self_contained((tmp_path / "out" / "report.html").read_text(), images=1)
+    assert (tmp_path / "out" / "tokens.png").stat().st_size > 10_000
+
+
 def test_the_page_is_self_contained(tmp_path: Path, evaluator: Path, data: Path) -> None:
     pytest.importorskip("mauve")
     files = [
@@ -364,7 +371,7 @@ def test_the_page_is_self_contained(tmp_path: Path, evaluator: Path, data: Path)
     out = tmp_path / "out"
     run(*files, "--out", out, "--eval-model", evaluator, "--data", data)
     page = (out / "report.html").read_text()
-    check_self_contained(page, images=1)
+    check_self_contained(page, images=2)
     assert "<blockquote>&lt;b&gt;&amp;\ufffd bold</blockquote>" in page
     # Two solvers at their largest number of steps, and the data.
     assert page.count("<blockquote>") == 3 * 3
