@@ -28,7 +28,7 @@ from cwdfm.files import (
 from cwdfm.provenance import provenance
 from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import Evaluation, page
-from cwdfm.report.sample_set import TEXT, SampleSet, gather, kind_of, prompt_notes
+from cwdfm.report.sample_set import TEXT, SampleSet, filter_notes, gather, kind_of, prompt_notes
 from cwdfm.report.text import evaluate_text
 from cwdfm.report.text_data import TextSettings
 from cwdfm.report.text_scores import CACHE
@@ -87,7 +87,8 @@ def evaluate(
             evaluation = evaluate_text(
                 sets, out, data=data, column=of_data, settings=settings, log=log
             )
-        evaluation = replace(evaluation, notes=(*evaluation.notes, *prompt_notes(sets)))
+        more = prompt_notes(sets) + filter_notes(sets)
+        evaluation = replace(evaluation, notes=(*evaluation.notes, *more))
         write(evaluation, sets, out)
     except OSError as error:
         raise InputError(

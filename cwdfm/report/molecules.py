@@ -112,10 +112,9 @@ def evaluate_molecules(
     mismatches = _training_data_notes(sets, name) if data == "auto" else []
     models = tuple(s.model for s in sets)
     listings = {
-        f"{found.title}: {min(LISTED, len(found.texts))} of {len(found.texts):,} samples": molecule_table(
-            found.texts, training
-        )
+        f"{found.title}: {min(LISTED, len(found.texts))} of {len(found.texts):,} samples": table
         for found in sets
+        for table in (molecule_table(found.texts, training),)
     }
     return Evaluation(
         title="Molecules: " + ", ".join(dict.fromkeys(models)),

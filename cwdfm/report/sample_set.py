@@ -170,6 +170,13 @@ def prompt_notes(sets: Sequence[SampleSet]) -> list[str]:
     return note(text, list(prompted), len(sets))
 
 
+def filter_notes(sets: Sequence[SampleSet]) -> list[str]:
+    """A note on files from which `cwdfm sample --only` left out samples."""
+    names = [str(s) for s in sets if any(file.samples.options.get("only") for file in s.files)]
+    text = "Invalid or repeated samples were left out when the file was written"
+    return note(text, names, len(sets))
+
+
 def note(text: str, names: Sequence[str], total: int) -> list[str]:
     """The note "text: names." about some of `total` sets; none without names."""
     which = "all sets" if len(names) == total > 1 else "; ".join(names)

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from cwdfm.metrics.text import sample_entropies
 from cwdfm.report.figure import figure_of, save_figure, styles_of
 
-_BINS = 20
-
 
 def token_plot(
     sets: Mapping[str, NDArray[Any]],
@@ -20,7 +18,7 @@ def token_plot(
     title: str,
     held_out: NDArray[Any] | None = None,
 ) -> None:
-    """Draw token ids [B, N] of each set: frequency against rank, and a histogram of entropies."""
+    """Draw token ids [B, N] of each set: frequency against rank, and the entropies of samples."""
     looks = {
         name: {"color": style.color, "linestyle": style.line, "linewidth": 1.4}
         for name, style in styles_of(list(sets)).items()
@@ -31,15 +29,12 @@ def token_plot(
         shown[name], looks[name] = held_out, {"color": "#888888", "linestyle": "--"}
     figure = figure_of(9.6, 4.2)
     ranks, entropies = figure.subplots(1, 2)
-    values = {name: sample_entropies(tokens) for name, tokens in shown.items()}
-    edges = np.histogram_bin_edges(np.concatenate(list(values.values())), _BINS)
     for name, tokens in shown.items():
         counts = np.sort(np.unique(tokens, return_counts=True)[1])[::-1]
         ranks.plot(np.arange(1, len(counts) + 1), counts / counts.sum(), label=name, **looks[name])
-        weights = np.full(len(values[name]), 1 / len(values[name]))
-        entropies.hist(values[name], edges, weights=weights, histtype="step", **looks[name])
+        entropies.ecdf(sample_entropies(tokens), **looks[name])
     ranks.set(xscale="log", yscale="log", xlabel="rank of a token", ylabel="share of all tokens")
-    entropies.set(xlabel="entropy of a sample, bits", ylabel="share of samples")
+    entropies.set(xlabel="entropy, bits", ylabel="share of samples with at most this entropy")
     for axis in (ranks, entropies):
         axis.grid(alpha=0.3)
     ranks.legend(fontsize=8)

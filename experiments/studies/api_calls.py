@@ -43,6 +43,8 @@ def main() -> int:
     @given(call_with_arguments())
     def calls(drawn: object) -> None:
         outcomes[outcome(drawn)] += 1  # type: ignore[arg-type]
+        if outcomes.total() % 500 == 0:
+            print(f"{outcomes.total():,} calls", flush=True)
 
     start, defects = time.perf_counter(), []
     try:

@@ -88,13 +88,13 @@ def test_only_valid_and_unique_samples(tmp_path: Path) -> None:
     found, left_out = selected(rows, ("unique",), ByteTokenizer())  # OCC is another text
     assert ([row["text"] for row in found], left_out) == (texts[:5], {"repeated": 1})
 
-    for only in ((), ("valid", "unique")):
-        out = tmp_path / f"{len(only)}.jsonl"
-        words = ["--only", *only] if only else []
+    both = ("valid", "unique")
+    for words in ((), ("--only", *both)):
+        out = tmp_path / f"{len(words)}.jsonl"
         ended = command("sample", MODEL, "--out", out, "--n", 40, "--steps", 4, *words)
         assert ended.returncode == 0
-    whole, part = read_samples(tmp_path / "0.jsonl"), read_samples(tmp_path / "2.jsonl")
-    kept_rows, counts = selected([{"text": t} for t in whole.texts], only, tokenizer)
+    whole, part = read_samples(tmp_path / "0.jsonl"), read_samples(tmp_path / "3.jsonl")
+    kept_rows, counts = selected([{"text": t} for t in whole.texts], both, tokenizer)
     assert part.texts == [row["text"] for row in kept_rows]
     assert part.head["left_out"] == counts
     assert len(part.texts) + sum(counts.values()) == 40
