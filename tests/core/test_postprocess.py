@@ -185,7 +185,8 @@ def test_the_command_gives_the_same_samples_as_the_library(
         accepted = int((found.plausibility >= 0.9999).sum())
         assert file.head["accepted"] == accepted
         assert 0 < accepted < 8
-        assert f"accepted: {accepted} of 8; the others are" in capsys.readouterr().out
+        share = f"{accepted} of 8 ({accepted / 8:.1%})"
+        assert f"accepted: {share}; the others are" in capsys.readouterr().out
 
 
 STEPS = {"refine": cwdfm.Refine(), "resample": cwdfm.Resample(), "reject": cwdfm.Reject(0.5)}
