@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,36 +26,48 @@ from tests.core.test_api import call_with_arguments, outcome
 LIMIT = 60  # seconds after which a call counts as hanging
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Call the public API with random arguments.")
-    parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+def run(seed: int, calls: int) -> tuple[Counter[str], list[str]]:
+    """Make calls and count their outcomes; the defects are descriptions."""
     outcomes: Counter[str] = Counter()
 
-    @seeded(options.seed)
+    @seeded(seed)
     @settings(
-        max_examples=options.calls,
+        max_examples=calls,
         deadline=timedelta(seconds=LIMIT),
         database=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(call_with_arguments())
-    def calls(drawn: object) -> None:
+    def called(drawn: object) -> None:
         outcomes[outcome(drawn)] += 1  # type: ignore[arg-type]
         if outcomes.total() % 500 == 0:
-            print(f"{outcomes.total():,} calls", flush=True)
+            print(f"seed {seed}: {outcomes.total():,} calls", flush=True)
 
-    start, defects = time.perf_counter(), []
     try:
-        calls()
+        called()
     except DeadlineExceeded as error:
-        defects.append(f"hang: {error}")
+        return outcomes, [f"hang: {error}"]
     except Exception:
-        defects.append(traceback.format_exc())
+        return outcomes, [traceback.format_exc()]
+    return outcomes, []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Call the public API with random arguments.")
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1, help="each with a seed of its own")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    seeds = range(options.seed, options.seed + options.processes)
+    share = -(-options.calls // options.processes)
+    start = time.perf_counter()
+    with ProcessPoolExecutor(options.processes) as pool:
+        found = list(pool.map(run, seeds, [share] * len(seeds)))
+    outcomes = sum((counts for counts, _ in found), Counter[str]())
+    defects = [text for _, texts in found for text in texts]
     record = {
-        "config": {"calls": options.calls, "seed": options.seed},
+        "config": {"calls": options.calls, "seed": options.seed, "processes": options.processes},
         "outcomes": dict(outcomes),
         "defects": defects,
         "seconds": time.perf_counter() - start,
