@@ -17,6 +17,7 @@ from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import InputError
 from cwdfm.method import Method
 from cwdfm.model.transformer import DiTConfig
+from cwdfm.pretrained.own import OwnNetwork
 from cwdfm.pretrained.weights import read_weights
 
 # Patterns in the authors' parameter names, and their replacements.
@@ -40,7 +41,7 @@ class Checkpoint(NamedTuple):
     """A model of another project, in the terms of this library."""
 
     fields: dict[str, Any]  # of a `Pretrained`, without the network
-    shape: DiTConfig
+    shape: DiTConfig | OwnNetwork
     weights: dict[str, Tensor]  # by the parameter names of `DiT`
 
 

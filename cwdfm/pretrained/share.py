@@ -72,7 +72,7 @@ def upload_model(
     trained: "Pretrained",
     repository: str,
     *,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     metadata: Mapping[str, Any],
     revision: str | None = None,
     private: bool | None = None,
