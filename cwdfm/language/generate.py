@@ -235,7 +235,9 @@ class _Batch:
         self.radius = weight_radius(options.solver)
         self.context = min(self.radius, first_block(model, self.prompt))
         longest = max(prompt.length - first_block(model, prompt) for _, prompt in prompts)
-        self.block_length = model.block or min(options.block_length or longest, longest)
+        self.block_length = model.block or options.block_length or longest
+        if not model.whole_blocks:
+            self.block_length = min(self.block_length, longest)
         self.stop_ids, self.never = options.stop_ids, options.never
         if self.prompt.is_template:  # texts do not end inside a hole
             self.stop_ids, self.never = (), (*self.never, *model.tokenizer.all_special_ids)
@@ -244,7 +246,9 @@ class _Batch:
             check_fixed(canvas.fixed[:, canvas.begin :], model.block)
         make = getattr(model.network, "session", None)
         self.session: Session = (
-            ColumnSession(model, canvas, options.cache) if make is None else make(model, canvas)
+            ColumnSession(model, canvas, options.cache)
+            if make is None
+            else make(model, canvas, options.solver)
         )
 
     def run(self) -> None:

@@ -58,6 +58,7 @@ class LanguageModel:
     shift: bool = False  # whether the logits at a position predict the next token
     block: int | None = None  # tokens per block, if attention is causal between blocks
     block_length: int | None = None  # the default of generation
+    whole_blocks: bool = False  # whether the last block has the length of the others
     stop_ids: tuple[int, ...] = ()  # tokens that end a text
     length: int = 2048  # the longest text, prompt included
     frames: bool = False  # whether texts stand between special tokens, as [CLS] and [SEP]
