@@ -29,7 +29,7 @@ from cwdfm.pretrained.model import Pretrained, load_trained, unfinished_steps
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, PartialSamples, SampleFile, write_samples
 from cwdfm.solver import Samples, Solver
-from cwdfm.solver.recording import check_record
+from cwdfm.solver.recording import Recording, check_record
 from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, Name, build_solver
 
 RECORDED = 8  # samples in a recording, fewer if they would have more steps x tokens than this
@@ -66,6 +66,18 @@ class Job:
             **{name: getattr(self.options, name) for name in names},
             **self.postprocessing,
         }
+
+    @property
+    def recorded(self) -> int:
+        """The number of samples in a recording."""
+        fit = max(1, RECORDED_CELLS // (self.options.steps * self.length))
+        return min(self.options.n, RECORDED, fit)
+
+    def named(self, recording: Recording) -> Recording:
+        """Label a recording with the model and the solver."""
+        of = self.options
+        name = f"{of.model}, {of.solver}, {of.steps} steps, seed {of.seed}"
+        return replace(recording, labels=recording.labels | {"name": name})
 
     def autocast(self) -> torch.autocast:
         """Compute matrix products in the precision of the options."""
@@ -262,15 +274,12 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
 
 def write_recording(job: Job) -> None:
     """Record the first samples. They are generated again, which gives the same samples."""
-    options = job.options
-    fit = max(1, RECORDED_CELLS // (options.steps * job.length))
-    index = list(range(min(options.n, RECORDED, fit)))
+    options, index = job.options, list(range(job.recorded))
     with job.autocast():
         recording = generate(**job.request(index), record=len(index)).recording
     assert recording is not None
-    name = f"{options.model}, {options.solver}, {options.steps} steps, seed {options.seed}"
     path = recording_file(options.out)
-    replace(recording, labels=recording.labels | {"name": name}).save(path)
+    job.named(recording).save(path)
     print(f"written: a recording of {len(index)} samples to {path}")
 
 
