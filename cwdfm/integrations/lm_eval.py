@@ -340,8 +340,10 @@ def _language_view(model: LanguageModel) -> _View:
 
 
 def _find_dtype(name: str | None) -> torch.dtype | None:
-    found = None if name is None else getattr(torch, name, name)
-    require(found is None or isinstance(found, torch.dtype), "dtype", "be a type of torch", name)
+    if name is None:
+        return None
+    found = getattr(torch, name, None)
+    require(isinstance(found, torch.dtype), "dtype", "be a dtype of torch, such as bfloat16", name)
     return found
 
 
