@@ -119,7 +119,7 @@ class GemmaSession:
 def read_diffusion_gemma(
     folder: Path, config: dict[str, Any], options: LoadOptions
 ) -> LanguageModel:
-    """Canvases have the length of training, 256 tokens."""
+    """Canvases of 256 tokens, the length in training; 48 steps, the default of transformers."""
     tokenizer = read_tokenizer(folder, options)
     network = read_transformers(folder, "DiffusionGemmaForBlockDiffusion", options)
     return LanguageModel(
@@ -127,6 +127,7 @@ def read_diffusion_gemma(
         tokenizer,
         "DiffusionGemma",
         block_length=config["canvas_length"],
+        block_steps=48,
         whole_blocks=True,
         stop_ids=find_stop(folder, config.get("text_config", {}), tokenizer),
         length=config["text_config"]["max_position_embeddings"],

@@ -270,7 +270,7 @@ def compare_gemma(setting: Setting) -> list[dict[str, Any]] | str:
     for batch in (1, 2) if setting.tiny else (1, 4):
         ids = prompt_ids(batch, setting.prompts[-1], sizes["vocab_size"])
         texts = [" ".join(map(str, row)) for row in ids.tolist()]
-        solver = cwdfm.Euler(weight=cwdfm.Entropy(1.0), temperature=0.8)
+        solver = cwdfm.EntropyBound(0.1, temperature=0.8)
 
         def theirs(steps: int, ids: Tensor = ids) -> None:
             network.generate(
