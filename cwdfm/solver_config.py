@@ -14,15 +14,32 @@ from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
 from cwdfm.config import added
 from cwdfm.errors import InputError, check_choice
 from cwdfm.method.base import Method
-from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, TopK
+from cwdfm.solver import (
+    KLASS,
+    Corrector,
+    EntropyBound,
+    Euler,
+    FirstHitting,
+    Gibbs,
+    PathPlanning,
+    Remask,
+    ThetaRK2,
+    ThetaTrapezoidal,
+    Threshold,
+    TopK,
+)
 from cwdfm.weight import Entropy, EntropyInverse, Neighbor, NeighborShare, Weight
 from cwdfm.weight.neighbor import WindowBoundary
 
 Weighted = Literal["neighbor", "entropy", "neighbor-counted", "entropy-counted"]
 Printed = Literal["neighbor-share", "entropy-inverse"]  # the weights as printed in the paper
 Unmasking = Literal["first-hitting", "confidence", "margin", "low-entropy", "entropy-bound"]
+Commits = Literal["threshold", "klass", "path-planning"]
+Corrected = Literal["remask", "gibbs"]
+TwoStages = Literal["theta-trapezoidal", "theta-rk2"]
 Baseline = Literal["left-to-right", "analytic", "score-euler"]
-Name = Literal["auto", "euler", "ancestral", Weighted, Printed, Unmasking, Baseline]
+Flows = Literal["euler", "ancestral", Weighted, Printed, Unmasking, Commits, Corrected, TwoStages]
+Name = Literal["auto", Flows, Baseline]
 Hazard = Literal["euler", "integrated"]
 POWER = 0.5  # default exponent of the corrector
 
@@ -43,6 +60,57 @@ class EntropyBoundConfig(SolverConfig):
 
 
 @dataclass(frozen=True)
+class ThresholdConfig(SolverConfig):
+    """Reveal every token above a confidence."""
+
+    threshold: float = 0.9  # largest probability from which a token is revealed
+
+
+@dataclass(frozen=True)
+class KLASSConfig(ThresholdConfig):
+    """Reveal confident tokens whose predictions no longer change."""
+
+    kl: float = 0.01  # largest divergence from the prediction of the step before, in nats
+    history: int = 2  # number of steps for which a prediction must stay the same
+
+
+@dataclass(frozen=True)
+class PathPlanningConfig(SolverConfig):
+    """P2 path planning."""
+
+    eta: float = 1.0  # how easily revealed tokens are masked again; 0 for never
+
+
+@dataclass(frozen=True)
+class RemaskConfig(SolverConfig):
+    """ReMDM's remasking."""
+
+    rule: Literal["cap", "rescale", "confidence"] = "cap"  # what bounds the remasked fraction
+    eta: float = 0.02  # the bound itself: of the fraction (cap), or of its largest possible value
+
+
+@dataclass(frozen=True)
+class ThetaConfig(SolverConfig):
+    """Two predictions per step."""
+
+    theta: float = 0.5  # where in the step the second prediction is made
+
+
+@dataclass(frozen=True)
+class GibbsConfig(SolverConfig):
+    """Ancestral steps, each followed by a Gibbs correction."""
+
+    tokens: int = 1  # number of tokens that are drawn again after each step
+    select: Literal["random", "unlikely"] = "random"  # unlikely: for a uniform source only
+    begin: float = 0.0  # time of the first correction
+
+    def build(self) -> Gibbs:
+        """The solver; its draws have the options of its steps."""
+        solver = Euler(hazard="integrated", temperature=self.temperature, top_p=self.top_p)
+        return Gibbs(solver, self.tokens, self.select, self.begin)
+
+
+@dataclass(frozen=True)
 class _HazardConfig(SolverConfig):
     hazard: Hazard = "euler"  # integrated: exact without a weight
 
@@ -53,15 +121,19 @@ class EulerConfig(_HazardConfig):
 
     corrector: float = 0.0  # scale of the corrector; 0 for none
     corrector_power: float = POWER  # a = b in the corrector's strength, scale t^a (1 - t)^b
+    # The corrector's strength falls by this exponent per nat of entropy; for a uniform source.
+    corrector_beta: float = 0.0
 
     def build(self, weight: Weight | None = None) -> Euler:
         """The Euler solver with a context weight."""
-        corrector = Corrector(self.corrector, self.corrector_power, self.corrector_power)
-        if not self.corrector and self.corrector_power != POWER:
-            raise InputError(
-                "corrector_power must be omitted without a corrector; set corrector=",
-                fields=("corrector_power", "corrector"),
-            )
+        power, beta = self.corrector_power, self.corrector_beta
+        corrector = Corrector(self.corrector, power, power, Entropy(beta) if beta else None)
+        for name in ("corrector_power", "corrector_beta"):
+            if not self.corrector and getattr(self, name) != getattr(EulerConfig, name):
+                raise InputError(
+                    f"{name} must be omitted without a corrector; set corrector=",
+                    fields=(name, "corrector"),
+                )
         return Euler(weight, self.hazard, corrector=corrector if self.corrector else None)
 
 
@@ -132,6 +204,15 @@ SOLVERS: dict[str, NamedSolver] = {
     "margin": NamedSolver(SolverConfig, lambda _: TopK("margin")),
     "low-entropy": NamedSolver(SolverConfig, lambda _: TopK("entropy")),
     "entropy-bound": NamedSolver(EntropyBoundConfig, lambda c: EntropyBound(c.gamma)),
+    "threshold": NamedSolver(ThresholdConfig, lambda c: Threshold(c.threshold)),
+    "klass": NamedSolver(KLASSConfig, lambda c: KLASS(c.threshold, c.kl, c.history)),
+    "path-planning": NamedSolver(PathPlanningConfig, lambda c: PathPlanning(c.eta)),
+    "remask": NamedSolver(
+        RemaskConfig, lambda c: Euler(hazard="integrated", corrector=Remask(c.rule, c.eta))
+    ),
+    "gibbs": NamedSolver(GibbsConfig, GibbsConfig.build),
+    "theta-trapezoidal": NamedSolver(ThetaConfig, lambda c: ThetaTrapezoidal(c.theta)),
+    "theta-rk2": NamedSolver(ThetaConfig, lambda c: ThetaRK2(c.theta)),
     "left-to-right": NamedSolver(SolverConfig, lambda _: LeftToRight()),
     "analytic": NamedSolver(SolverConfig, lambda _: Analytic()),
     "score-euler": NamedSolver(SolverConfig, lambda _: ScoreEuler()),
@@ -141,6 +222,8 @@ SOLVERS: dict[str, NamedSolver] = {
 def build_solver(name: str, config: SolverConfig) -> Any:
     """Create the solver of this name with these options."""
     solver = SOLVERS[name].make(config)
+    if not hasattr(solver, "temperature"):
+        return solver
     return replace(solver, temperature=config.temperature, top_p=config.top_p)
 
 
@@ -171,9 +254,10 @@ def solvers_with(option: str) -> list[str]:
 
 @dataclass(frozen=True)
 class SolverChoice:
-    """A solver with the options of all solvers in one flat record; those of other solvers are idle.
+    """A solver with options of all solvers in one flat record; those of other solvers are idle.
 
-    Recorded results are identified by these fields (see `to_config`), so they must not change.
+    Options that are not here have their defaults. Recorded results are identified by these fields
+    (see `to_config`), so they must not change.
     """
 
     solver: Name = "auto"
@@ -192,6 +276,6 @@ class SolverChoice:
     def build(self, method: Method, end_token: int | None = None) -> Any:
         """Create the solver for a method; "auto" is the method's default solver."""
         name = method.default_solver if self.solver == "auto" else self.solver
-        options = {option: getattr(self, option) for option in option_names(name)}
+        options = {o: getattr(self, o) for o in option_names(name) if hasattr(self, o)}
         solver = build_solver(name, SOLVERS[name].config(**options))
         return method.adapt(solver, end_token if self.stop else None)

@@ -67,7 +67,8 @@ def main(arguments: list[str]) -> None:
             scores = score_molecules(texts, training, fold_size=cell.n)
             progress.say(f"{cell.model}, {cell.solver}, {cell.steps} steps: {scores}")
             progress.advance(cell.n * cell.steps)
-    evaluation = evaluate([cell.out for cell in plan], options.out, data=options.data, fold_size=n)
+    files = [cell.out for cell in plan]
+    evaluation = evaluate(files, options.out, data=options.data, fold_size=n, distribution=False)
     print(f"\n{evaluation.table.text()}\n\nwritten: {options.out / 'report.html'}\n{HINT}")
 
 

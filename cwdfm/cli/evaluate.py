@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from cwdfm.cli.options import by_flags, parse
+from cwdfm.cli.options import by_flags, cores, parse
+from cwdfm.cli.progress import stages
 from cwdfm.cli.streams import STREAM, standard_input
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_integer
 from cwdfm.report import TextSettings, evaluate, report_folder
 
 
@@ -31,6 +32,10 @@ class Options:
     column: str | None = None  # column of tables, both samples and data; None: `text` or `smiles`
     data_column: str | None = None  # column or field of the data, if it has another name
     fold_size: int = 1024  # molecules per fold
+    # Compare the distribution of molecules with that of the data: FCD, SNN, fragments, scaffolds,
+    # diversity, filters, QED, SA, logP and weight. With --no-distribution only count molecules.
+    distribution: bool = True
+    workers: int = 0  # processes for these metrics; 0: one per core
     force: bool = False  # write into a folder that is not empty
     text: TextSettings = field(default_factory=TextSettings)
 
@@ -44,10 +49,12 @@ def main(arguments: list[str]) -> None:
         raise InputError("no sample files; give at least one")
     first = Path("stdin" if options.files[0] == STREAM else options.files[0])
     out = options.out or first.with_name(f"{first.stem}-report")
+    check_integer("workers", options.workers, 0)
     with (
         by_flags(Options, dtype="eval_dtype", revision="eval_revision"),
         report_folder(out, force=options.force),
         standard_input(options.files, ".smi") as files,
+        stages() as progress,
     ):
         evaluation = evaluate(
             [Path(file) for file in files],
@@ -56,10 +63,15 @@ def main(arguments: list[str]) -> None:
             column=options.column,
             data_column=options.data_column,
             fold_size=options.fold_size,
+            distribution=options.distribution,
+            workers=options.workers or cores(),
             text=options.text,
             log=lambda line: print(line, flush=True),
+            progress=progress,
         )
     print(evaluation.table.text())
+    if evaluation.details:
+        print(f"\n{evaluation.details.text()}\n")
     for note in evaluation.notes:
         print(f"note: {note}")
     print(f"written: {out / 'report.html'}")

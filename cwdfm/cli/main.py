@@ -42,6 +42,7 @@ COMMANDS = {
     "sample": Command("sample", "sample sequences from a trained model"),
     "eval": Command("evaluate", "score samples and write a report with figures"),
     "replay": Command("replay", "play recorded generations in a web page", False),
+    "app": Command("app", "sample models and watch them in a web page", False),
     "perplexity": Command("perplexity", "bound the perplexity on held-out data", False),
     "analyze": Command("analyze", "analyze models and solvers: context, updates", False),
     "demo": Command("demo", "sample the bundled models and write a report (3 minutes)", False),

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 from cwdfm.errors import load_extra
@@ -63,6 +65,22 @@ class Progress:
             left = elapsed * (self.total - self.done) / max(self.done - self.first, 1e-9)
             state = f"{self.done / self.total:.0%}, about {left:.0f} s left"
         print(f"{self.what}: {state}  {self.notes}".rstrip(), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show the progress of consecutive stages: yields a function of stage, done and total."""
+    with ExitStack() as stack:
+        shown: dict[str, Progress] = {}
+
+        def reach(stage: str, done: int, total: int | None) -> None:
+            if stage not in shown:
+                stack.close()
+                shown.clear()
+                shown[stage] = stack.enter_context(Progress(stage, total))
+            shown[stage].reach(done)
+
+        yield reach
 
 
 def _bar() -> Any:

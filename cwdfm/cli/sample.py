@@ -25,7 +25,7 @@ from cwdfm.data.smiles import SmilesTokenizer, canonical
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
-from cwdfm.generation import auto_batch_size, generate, prompt_tokens
+from cwdfm.generation import auto_batch_size, generate_samples, prompt_tokens
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
@@ -34,7 +34,7 @@ from cwdfm.pretrained.model import Pretrained, load_trained, unfinished_steps
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, PartialSamples, SampleFile, read_samples, write_samples
 from cwdfm.solver import Samples, Solver
-from cwdfm.solver.recording import check_record
+from cwdfm.solver.recording import Recording, check_record
 from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, Name, build_solver
 
 RECORDED = 8  # samples in a recording, fewer if they would have more steps x tokens than this
@@ -61,7 +61,7 @@ class Job:
         return total * (chosen["reject"].max_tries if "reject" in chosen else 1)
 
     def request(self, index: list[int]) -> dict[str, Any]:
-        """The arguments of `generate` for the samples with the given numbers."""
+        """The arguments of `generate_samples` for the samples with the given numbers."""
         names = ("steps", "seed", "grid", "length", "prompt", "template")
         return {
             "trained": self.trained,
@@ -73,6 +73,18 @@ class Job:
             **self.postprocessing,
         }
 
+    @property
+    def recorded(self) -> int:
+        """The number of samples in a recording."""
+        fit = max(1, RECORDED_CELLS // (self.options.steps * self.length))
+        return min(self.options.n, RECORDED, fit)
+
+    def named(self, recording: Recording) -> Recording:
+        """Label a recording with the model and the solver."""
+        of = self.options
+        name = f"{of.model}, {of.solver}, {of.steps} steps, seed {of.seed}"
+        return replace(recording, labels=recording.labels | {"name": name})
+
     def autocast(self) -> torch.autocast:
         """Compute matrix products in the precision of the options."""
         device = model_device(self.trained.model) or torch.device("cpu")
@@ -83,46 +95,42 @@ class Job:
 def main(arguments: list[str]) -> None:
     """Parse the options, sample, and write the output file."""
     options, given = parse_options(arguments)
-    if options.record and str(options.out) == STREAM:
+    streamed = str(options.out) == STREAM
+    if options.record and streamed:
         raise InputError("--record requires a file; omit it, or give --out FILE")
     with standard_output(options.out, "samples.jsonl") as out:
-        trained = run(replace(options, out=out), given)
-        if out != options.out and not trained.tokenizer.has_line_breaks:
+        options = replace(options, out=out)
+        with options.flag_names:
+            check(options)
+            steps = postprocessing(options)
+            named = options.solver != "auto"
+            solver = build_solver(options.solver, options.solver_options) if named else None
+        with process_group(options.device) as device:
+            trained = load_trained(options.model, device, network=options.network)
+            if (short := unfinished_steps(options.model, trained)) is not None and rank() == 0:
+                where = f"its checkpoint at step {short[0]} of {short[1]}"
+                note = f"training of {options.model} is not finished: sampling from {where}"
+                print(f"note: {note}", file=sys.stderr)
+            job = make_job(trained, options, given, solver, steps)
+            if isinstance(trained.model, DiT):
+                if options.compile:
+                    trained.model.compile_trunk(by_block=True)
+                trained.model.capture_trunk()
+            identity = settings(job.options) | {"weights": trained.fingerprint()}
+            partial = PartialSamples(options.out, identity)
+            with options.flag_names, partial.lock(force=options.force):
+                todo = broadcast(remaining(partial, options) if rank() == 0 else None)
+                start = time.perf_counter()
+                sample_batches(job, partial, todo[rank() :: world_size()])
+                barrier()
+                if rank() == 0:
+                    seconds = time.perf_counter() - start
+                    header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
+                    finish(options, partial, header, trained.tokenizer)
+                    if options.record:
+                        write_recording(job)
+        if streamed and not trained.tokenizer.has_line_breaks:
             out.write_text("".join(f"{text}\n" for text in read_samples(out).texts))
-
-
-def run(options: Options, given: Collection[str]) -> Pretrained:
-    """Sample, and write the output file. Returns the model."""
-    with options.flag_names:
-        check(options)
-        steps = postprocessing(options)
-        named = options.solver != "auto"
-        solver = build_solver(options.solver, options.solver_options) if named else None
-    with process_group(options.device) as device:
-        trained = load_trained(options.model, device, network=options.network)
-        if (short := unfinished_steps(options.model, trained)) is not None and rank() == 0:
-            where = f"its checkpoint at step {short[0]} of {short[1]}"
-            note = f"training of {options.model} is not finished: sampling from {where}"
-            print(f"note: {note}", file=sys.stderr)
-        job = make_job(trained, options, given, solver, steps)
-        if isinstance(trained.model, DiT):
-            if options.compile:
-                trained.model.compile_trunk(by_block=True)
-            trained.model.capture_trunk()
-        identity = settings(job.options) | {"weights": trained.fingerprint()}
-        partial = PartialSamples(options.out, identity)
-        with options.flag_names, partial.lock(force=options.force):
-            todo = broadcast(remaining(partial, options) if rank() == 0 else None)
-            start = time.perf_counter()
-            sample_batches(job, partial, todo[rank() :: world_size()])
-            barrier()
-            if rank() == 0:
-                seconds = time.perf_counter() - start
-                header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
-                finish(options, partial, header, trained.tokenizer)
-                if options.record:
-                    write_recording(job)
-    return trained
 
 
 def make_job(
@@ -273,7 +281,7 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
             index = list(todo[first : first + size])
             try:
                 with job.autocast():
-                    samples = generate(**job.request(index), progress=progress.advance)
+                    samples = generate_samples(**job.request(index), progress=progress.advance)
             except torch.OutOfMemoryError as error:
                 if size == 1:
                     raise InputError(f"one sequence does not fit in memory: {error}") from error
@@ -287,15 +295,12 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
 
 def write_recording(job: Job) -> None:
     """Record the first samples. They are generated again, which gives the same samples."""
-    options = job.options
-    fit = max(1, RECORDED_CELLS // (options.steps * job.length))
-    index = list(range(min(options.n, RECORDED, fit)))
+    options, index = job.options, list(range(job.recorded))
     with job.autocast():
-        recording = generate(**job.request(index), record=len(index)).recording
+        recording = generate_samples(**job.request(index), record=len(index)).recording
     assert recording is not None
-    name = f"{options.model}, {options.solver}, {options.steps} steps, seed {options.seed}"
     path = recording_file(options.out)
-    replace(recording, labels=recording.labels | {"name": name}).save(path)
+    job.named(recording).save(path)
     print(f"written: a recording of {len(index)} samples to {path}")
 
 

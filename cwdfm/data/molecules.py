@@ -132,20 +132,24 @@ class PackagedMolecules(Molecules):
         return {"package": self.package, "version": version, "sha256": digests}
 
     def _paths(self) -> list[tuple[Path, Split | None]]:
-        """The files and their splits, found without importing the package."""
+        """The files and their splits."""
+        return [(self.path(name), own) for name, own in self.files]
+
+    def path(self, name: str) -> Path:
+        """A file of the package, found without importing it."""
         spec = find_spec(self.module)
         if spec is None or not spec.submodule_search_locations:
             raise NotInstalled(
                 f"this dataset is part of the package {self.package}, which is not installed; run: "
                 f"{self.install}"
             )
-        root = Path(spec.submodule_search_locations[0])
-        if missing := [str(root / name) for name, _ in self.files if not (root / name).is_file()]:
+        path = Path(spec.submodule_search_locations[0], name)
+        if not path.is_file():
             raise NotInstalled(
-                f"the installed package {self.package} has no {', '.join(missing)}; "
-                f"run: pip install --force-reinstall --no-deps {self.package}"
+                f"the installed package {self.package} has no {path}; run: pip install "
+                f"--force-reinstall --no-deps {self.package}"
             )
-        return [(root / name, own) for name, own in self.files]
+        return path
 
     def _file(self, path: Path, own: Split | None) -> Iterator[Row]:
         for line, smiles in read_column(path, self.column):

@@ -136,9 +136,9 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
         return {token: i for i, token in enumerate(self.tokens, start=len(SPECIAL))}
 
     @cached_property
-    def _text_of(self) -> tuple[str, ...]:
+    def _text_of(self) -> dict[int, str]:
         """The text of each id; empty for special tokens."""
-        return ("",) * len(SPECIAL) + self.tokens
+        return dict(enumerate(("",) * len(SPECIAL) + self.tokens))
 
     def unknown_tokens(self, tokens: Iterable[str]) -> list[str]:
         """The tokens that are not in the vocabulary, sorted."""
@@ -170,14 +170,12 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The SMILES up to the first `<eos>`; `<bos>` and `<pad>` are dropped."""
-        out, text_of, eos_id = [], self._text_of, self.eos_id  # local names: this loop is hot
-        for i in map(int, ids):
-            if i == eos_id:
-                break
-            if not 0 <= i < len(text_of):
-                raise self.not_decodable(i)
-            out.append(text_of[i])
-        return "".join(out)
+        row = list(map(int, ids))
+        end = row.index(self.eos_id) if self.eos_id in row else len(row)
+        try:
+            return "".join(map(self._text_of.__getitem__, row[:end]))
+        except KeyError as error:
+            raise self.not_decodable(error.args[0]) from None
 
     def encode_template(self, template: str) -> list[int | None]:
         """`[3]` is a hole of three free tokens, as in text, and each `*` is one free token.

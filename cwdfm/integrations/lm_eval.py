@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_bool, check_integer, load_extra
+from cwdfm.errors import InputError, check_bool, check_integer, load_extra, require
 from cwdfm.generation import auto_batch_size
+from cwdfm.language.model import LanguageModel
 from cwdfm.likelihood.dataset import without_padding
 from cwdfm.method import Flow, Method
 from cwdfm.method.base import SampleRequest
@@ -34,6 +35,7 @@ _register = _load("lm_eval.api.registry").register_model
 _utils, _model_utils = _load("lm_eval.utils"), _load("lm_eval.models.utils")
 
 Row = tuple[list[int], int]  # token ids, and how many of them, at the beginning, are given
+Job = tuple[list[int], int, float]  # given token ids, number of new ones, temperature
 
 
 @_register("cwdfm")
@@ -41,7 +43,10 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
     """A trained model of this library.
 
     Args:
-        pretrained: A model for `cwdfm.load`: a folder, or `owner/name@revision`.
+        pretrained: A model for `cwdfm.load`, a language model included.
+        revision: The branch, tag or commit of a model of the hub.
+        dtype: The dtype of a language model's weights, such as bfloat16.
+        trust_remote_code: Run the Python code of a language model (see `cwdfm.load`).
         device: Where to run it. The harness's default is a GPU; without one, this is the CPU.
         batch_size: Sequences per batch, or "auto". It does not change the results.
         max_batch_size: Ignored.
@@ -58,6 +63,9 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
     def __init__(
         self,
         pretrained: str,
+        revision: str | None = None,
+        dtype: str | None = None,
+        trust_remote_code: bool = False,
         device: str = "auto",
         batch_size: int | str = 16,
         max_batch_size: int | None = None,
@@ -73,10 +81,19 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         check_bool("check_greedy", check_greedy)
         check_integer("max_gen_toks", max_gen_toks)
         check_integer("steps", 1 if steps is None else steps)
-        self.model = load(pretrained, device if torch.cuda.is_available() else "cpu")
-        self.view = _View.of(self.model)
-        auto = batch_size == "auto"
-        self.batch_size = auto_batch_size(self.model) if auto else int(batch_size)
+        self.model = load(
+            pretrained,
+            device if torch.cuda.is_available() else "cpu",
+            revision=revision,
+            dtype=_find_dtype(dtype),
+            trust_remote_code=trust_remote_code,
+        )
+        self.is_language = isinstance(self.model, LanguageModel)
+        self.view = _language_view(self.model) if self.is_language else _view(self.model)
+        if self.is_language:
+            self.tokenizer = self.model.tokenizer
+        own = 16 if self.is_language else auto_batch_size(self.model)
+        self.batch_size = own if batch_size == "auto" else int(batch_size)
         self.draws, self.seed, self.check_greedy = draws, seed, check_greedy
         self.max_gen_toks, self.steps = max_gen_toks, steps
         self.solver = partial(_make_solver, self.view.method, solver, options)
@@ -137,13 +154,53 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
                     f"the task generates {new} tokens, but the model's sequences have "
                     f"{self.max_length}, context included; set --gen_kwargs max_gen_toks=N"
                 )
-            ids = self._begin(self.tok_encode(context))[new - self.max_length :]
+            ids = self.tok_encode(context)
+            ids = (ids if self.is_language else self._begin(ids))[new + 1 - self.max_length :]
             sampled = 1.0 if kwargs.get("do_sample") else 0.0
             jobs.append((ids, new, float(kwargs.get("temperature", sampled))))
             stops.append(kwargs["until"])
-        texts = map(self.view.decode, self._complete(jobs))
+        if self.is_language:
+            texts = self._generate(jobs, stops)
+        else:
+            texts = [self.view.decode(ids) for ids in self._complete(jobs)]
         cut = _model_utils.postprocess_generated_text
         return [cut(text, stop, None) for text, stop in zip(texts, stops, strict=True)]
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """The text of a conversation, by the chat template of a language model."""
+        if getattr(self.tokenizer, "chat_template", None) is None:
+            raise InputError("this model has no chat template; omit --apply_chat_template")
+        text: str = self.tokenizer.apply_chat_template(
+            chat_history, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+        return text
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(getattr(self.tokenizer, "name_or_path", "")).replace("/", "__")
+
+    def _generate(self, jobs: Sequence[Job], stops: Sequence[list[str]]) -> list[str]:
+        """The texts that a language model generates, block by block."""
+        found = [""] * len(jobs)
+        pairs = zip(jobs, stops, strict=True)
+        numbered = [(i, *job, tuple(stop)) for i, (job, stop) in enumerate(pairs)]
+        for group in _grouped(numbered, lambda job: job[2:], len(jobs)):
+            numbers, given, (new, *_), (temperature, *_), (stop, *_) = zip(*group, strict=True)
+            out = self.model.generate(
+                prompts=[self.tokenizer.decode(ids) for ids in given],
+                max_new_tokens=new,
+                steps=self.steps,
+                solver=self.solver(temperature),
+                stop=[*self.model.stop_ids, *filter(None, stop)],
+                seed=self.seed,
+                index=torch.tensor(numbers),
+                batch_size=self.batch_size,
+            )
+            for i, text in zip(numbers, out.texts, strict=True):
+                found[i] = text
+        return found
 
     def _row(self, context: list[int], text: list[int]) -> Row:
         """Context and continuation, without the beginning of a context that is too long."""
@@ -173,7 +230,7 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "x_1 is")  # shorter than in training
                 bound = self.view.method.likelihood(
-                    self.view.network,
+                    self.view.network(),
                     torch.stack([x_n for _, x_n, _ in group]),
                     fixed=torch.stack([fixed_n for _, _, fixed_n in group]),
                     index=index_B,
@@ -184,27 +241,33 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             nats_R.index_add_(0, index_B, bound.nats_B.cpu())
         return nats_R.tolist()
 
-    def _complete(self, jobs: Sequence[tuple[list[int], int, float]]) -> list[list[int]]:
-        """The new tokens of jobs (given tokens, number of new ones, temperature)."""
+    def _complete(self, jobs: Sequence[Job]) -> list[list[int]]:
+        """The new tokens after the given ones."""
         found: list[list[int]] = [[] for _ in jobs]
         numbered = [(i, *job) for i, job in enumerate(jobs)]
         alike = lambda job: (len(job[1]), *job[2:])  # noqa: E731
         for group in _grouped(numbered, alike, self.batch_size):
             numbers, given, (count, *_), (temperature, *_) = zip(*group, strict=True)
             begin = len(given[0])
-            length = self.view.whole_blocks(begin + count)
-            prompt_BN = torch.zeros(len(group), length, dtype=torch.int64)
-            prompt_BN[:, :begin] = self.view.swap(torch.tensor(given))
+            after = self.view.after(begin + count)
+            length, place_N = begin + count + len(after), torch.arange(begin + count + len(after))
+            fixed_N = place_N < begin
+            if self.view.closing:
+                fixed_N |= place_N >= begin + count
+            blank = [0] * count
+            prompt_BN = self.view.swap(torch.tensor([[*ids, *blank, *after] for ids in given]))
             request = SampleRequest(
                 shape=(len(group), length),
                 steps=self.view.method.steps(self.steps or count, length),
                 seed=self.seed,
                 grid="kappa",
                 prompt=prompt_BN,
-                fixed=(torch.arange(length) < begin).expand(len(group), -1),
+                fixed=fixed_N.expand(len(group), -1),
                 index=torch.tensor(numbers),
             )
-            samples = self.view.method.sample(self.view.network, self.solver(temperature), request)
+            samples = self.view.method.sample(
+                self.view.network(), self.solver(temperature), request
+            )
             tokens_BN = self.view.swap(samples.tokens.cpu())[:, begin : begin + count]
             for i, ids in zip(numbers, tokens_BN.tolist(), strict=True):
                 found[i] = ids
@@ -213,50 +276,75 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _View:
-    """What the harness needs of a model."""
+    """What scoring needs of a model."""
 
     method: Method
-    network: Any
-    encode: Callable[[str], list[int]]
+    network: Callable[[], Any]
+    encode: Callable[[str], list[int]]  # without special tokens
     decode: Callable[[list[int]], str]
-    swap: Callable[[Tensor], Tensor]  # between the tokenizer's ids and those of the network
     length: int
     start: int  # the token before a text
     end: int
     begins: bool  # whether every sequence begins with `start`
+    closing: tuple[int, ...] = ()  # tokens after every text
+    swap: Callable[[Tensor], Tensor] = lambda x: x  # between ids of the tokenizer and the network
 
-    @staticmethod
-    def of(model: Pretrained) -> "_View":
-        words = model.tokenizer
-
-        def decode(ids: list[int]) -> str:
-            ends = [i for i, token in enumerate(ids) if token in (words.eos_id, words.pad_id)]
-            return words.decode(ids[: ends[0]] if ends else ids)
-
-        return _View(
-            model.method,
-            model.model,
-            words.encode,
-            decode,
-            lambda x: x,
-            model.length,
-            words.bos_id,
-            words.eos_id,
-            model.fix_first,
-        )
-
-    def whole_blocks(self, length: int) -> int:
-        """The number of tokens in as many blocks as `length` tokens need."""
-        block = self.method.causal_block or 1
-        return -(-length // block) * block
+    def after(self, length: int) -> list[int]:
+        """The tokens that follow a text: its closing, or up to the end of its last block."""
+        return [*self.closing] or [self.end] * (-length % (self.method.causal_block or 1))
 
     def terms(self, ids: list[int], given: int) -> list[tuple[list[int], Tensor]]:
         """Beginnings of a sequence with their masks of given tokens, whose -log p are added."""
-        length = self.whole_blocks(len(ids))
-        padded = ids + [self.end] * (length - len(ids))
-        fixed_N = torch.arange(length) < given
-        masks = without_padding(self.method, fixed_N, length - len(ids))
-        return [(padded[: len(fixed_n)], fixed_n) for fixed_n in masks]
+        after = self.after(len(ids))
+        fixed_N = torch.arange(len(ids) + len(after)) < given
+        masks = without_padding(self.method, fixed_N, len(after))
+        return [([*ids, *after][: len(fixed_n)], fixed_n) for fixed_n in masks]
+
+
+def _view(model: Pretrained) -> _View:
+    words = model.tokenizer
+
+    def decode(ids: list[int]) -> str:
+        ends = [i for i, token in enumerate(ids) if token in (words.eos_id, words.pad_id)]
+        return words.decode(ids[: ends[0]] if ends else ids)
+
+    return _View(
+        model.method,
+        lambda: model.model,
+        words.encode,
+        decode,
+        model.length,
+        words.bos_id,
+        words.eos_id,
+        model.fix_first,
+    )
+
+
+def _language_view(model: LanguageModel) -> _View:
+    words = model.tokenizer
+    special = words("")["input_ids"]
+    closing = tuple(special[1:]) if model.frames else ()
+    start = special[0] if special else words.bos_token_id
+    return _View(
+        Flow(model.source, model.schedule),
+        model.flow_model,
+        lambda text: words(text, add_special_tokens=False)["input_ids"],
+        words.decode,
+        model.length - len(closing),
+        words.eos_token_id if start is None else start,
+        words.eos_token_id,
+        bool(special),
+        closing,
+        model.swap,
+    )
+
+
+def _find_dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    found = getattr(torch, name, None)
+    require(isinstance(found, torch.dtype), "dtype", "be a dtype of torch, such as bfloat16", name)
+    return found
 
 
 def _make_solver(

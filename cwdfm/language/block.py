@@ -67,17 +67,25 @@ class BlockModel(nn.Module):
         limits = self.limits
         if limits.never:
             logits_KV[:, list(limits.never)] = -torch.inf
-        if limits.stop_ids:
-            late_K = row_K % self.length != self.first_A[row_K // self.length]
-            stop = list(limits.stop_ids)
-            logits_KV[:, stop] = logits_KV[:, stop].masked_fill(late_K[:, None], -torch.inf)
         if limits.constraint is not None:
             sequence_K = row_K // self.length
             sequence_K = sequence_K if self.rows_A is None else self.rows_A[sequence_K]
             canvas = self.session.canvas
             position_K = self.start + row_K % self.length - canvas.new[sequence_K]
             logits_KV = limits.constraint(logits_KV, canvas.number[sequence_K], position_K)
+        if limits.stop_ids:
+            late_K = row_K % self.length != self.first_A[row_K // self.length]
+            logits_KV = _without(logits_KV, list(limits.stop_ids), late_K)
         return self.language.to_source(logits_KV)
+
+
+def _without(logits_KV: Tensor, ids: list[int], where_K: Tensor) -> Tensor:
+    """Logits without some ids in some rows, unless nothing else is possible there."""
+    kept_KS = logits_KV[:, ids]
+    logits_KV[:, ids] = kept_KS.masked_fill(where_K[:, None], -torch.inf)
+    empty_K1 = logits_KV.amax(1, keepdim=True) == -torch.inf
+    logits_KV[:, ids] = torch.where(empty_K1, kept_KS, logits_KV[:, ids])
+    return logits_KV
 
 
 class PartialBlock:

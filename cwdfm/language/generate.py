@@ -4,17 +4,24 @@ Shapes: B batch, A active sequences, N columns, L tokens per block, C context co
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cwdfm.baselines.bd3lm.solver import check_fixed, cut_windows, weight_radius
-from cwdfm.errors import InputError, check_callable, check_choice, check_instance, check_integer
+from cwdfm.errors import check_bool, check_callable, check_instance, check_integer
 from cwdfm.language.block import BlockModel, Constraint, Limits
 from cwdfm.language.model import LanguageModel
+from cwdfm.language.options import (
+    Options,
+    check_ids,
+    find_block,
+    find_cache,
+    find_solver,
+    find_stop,
+)
 from cwdfm.language.prompts import (
     Prompt,
     check_new_tokens,
@@ -22,48 +29,14 @@ from cwdfm.language.prompts import (
     first_block,
     make_canvas,
 )
-from cwdfm.language.session import CacheKind, Canvas, ColumnSession, Session
+from cwdfm.language.results import Generated, Results
+from cwdfm.language.session import CacheKind, ColumnSession, Session
 from cwdfm.model.predict import evaluating
 from cwdfm.ops.random import check_seed, derive_seed, sample_index
 from cwdfm.schedule import Spacing, time_grid
-from cwdfm.solver import Euler, Solver, TopK
-from cwdfm.solver_config import make_solver
+from cwdfm.solver import Solver, State
+from cwdfm.solver.unmasking_order import BestFirst
 from cwdfm.source import MaskSource
-
-OPEN = "\u2591"  # a token that is not drawn yet, in the texts of a callback
-
-
-@dataclass(frozen=True)
-class Generated:
-    """Generated texts, in the order of the prompts."""
-
-    texts: list[str]  # without prompts and special tokens; of a template, the complete text
-    tokens: list[list[int]]  # the new tokens up to the end; of a template, all tokens
-    evaluations: Tensor  # [B] int64: number of network evaluations
-    new_tokens: Tensor  # [B] int64: number of tokens that were generated and kept
-
-    @property
-    def tokens_per_forward(self) -> Tensor:
-        """New tokens per network evaluation, float64 [B]."""
-        return self.new_tokens.double() / self.evaluations.clamp(min=1)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How texts are generated: see `generate_text`."""
-
-    solver: Solver
-    block_length: int | None
-    steps: int | None
-    grid: Spacing | Tensor
-    cache: CacheKind
-    stop_ids: tuple[int, ...]
-    stop_texts: tuple[str, ...]
-    hold_stop: bool
-    never: tuple[int, ...]
-    constraint: Constraint | None
-    seed: int
-    callback: Callable[[list[str]], object] | None
 
 
 @torch.no_grad()
@@ -104,11 +77,13 @@ def generate_text(
         block_length: Tokens per block; blocks are generated from left to right. A model whose
             attention is causal between blocks determines it. The default is the model's, or else
             everything in one block.
-        steps: The total number of steps, split evenly between blocks. The default is one per token.
+        steps: The total number of steps, split evenly between blocks. The default is the model's,
+            or else one per token.
         threshold: Reveal all tokens whose prediction has at least this probability, and at least
             one. It replaces `solver`.
         solver: A solver of flows, or its name (see `make_solver`). The default reveals the most
-            confident tokens first, `TopK`, at temperature 0.
+            confident tokens first, `TopK` at temperature 0, or `EntropyBound` at temperature 0.6
+            for a model without a mask token.
         temperature: The temperature of the draws, in place of the solver's.
         grid: The time grid inside a block (see `cwdfm.sample`).
         cache: "none", "prefix", "dual" or "exact" (see `ColumnSession`). The default is "exact" if
@@ -130,20 +105,23 @@ def generate_text(
     check_new_tokens(max_new_tokens)
     encoded = encode_prompts(model, max_new_tokens, prompts, messages, templates)
     check_seed(seed)
+    check_bool("hold_stop", hold_stop)
     check_integer("batch_size", batch_size)
+    if steps is not None:
+        check_integer("steps", steps)
     check_callable("constraint", constraint)
     check_callable("callback", callback)
-    stop_ids, stop_texts = _find_stop(model, stop)
+    stop_ids, stop_texts = find_stop(model, stop)
     options = Options(
-        solver=cut_windows(_find_solver(model, solver, threshold, temperature)),
-        block_length=_find_block(model, block_length, templates is not None),
+        solver=cut_windows(find_solver(model, solver, threshold, temperature)),
+        block_length=find_block(model, block_length, templates is not None),
         steps=steps,
         grid=grid,
-        cache=_find_cache(model, cache),
+        cache=find_cache(model, cache),
         stop_ids=stop_ids,
         stop_texts=stop_texts,
         hold_stop=hold_stop,
-        never=_check_ids(model, "never", never),
+        never=check_ids(model, "never", never),
         constraint=constraint,
         seed=seed,
         callback=callback,
@@ -154,68 +132,6 @@ def generate_text(
         for batch in _batches(model, encoded, weight_radius(options.solver), batch_size):
             _Batch(model, options, batch, index, results).run()
     return results.finish()
-
-
-class Results:
-    """The tokens of all prompts so far."""
-
-    def __init__(self, model: LanguageModel, prompts: Sequence[Prompt], options: Options) -> None:
-        self.model, self.prompts, self.options = model, prompts, options
-        self.tokens: list[list[int]] = [[] for _ in prompts]  # -1: not drawn yet
-        self.evaluations = torch.zeros(len(prompts), dtype=torch.int64, device=model.device)
-
-    def store(self, canvas: Canvas, done: int) -> None:
-        """Copy the tokens of a canvas, whose columns before `done` are final."""
-        tokens_BN = self.model.swap(canvas.tokens)
-        if isinstance(self.model.source, MaskSource):
-            open_BN = canvas.tokens == self.model.source.mask_id
-        else:
-            column = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
-            open_BN = ~canvas.fixed & (column >= done)
-        rows = tokens_BN.masked_fill(open_BN, -1).tolist()
-        padding = (~canvas.valid).sum(1).tolist()
-        for number, row, pad in zip(canvas.number.tolist(), rows, padding, strict=True):
-            prompt = self.prompts[number]
-            start = 0 if prompt.is_template else len(prompt.before)
-            size = prompt.length if prompt.is_template else prompt.new
-            self.tokens[number] = row[pad + start : pad + start + size]
-
-    def text(self, number: int) -> str:
-        """The text so far."""
-        decode, parts = self.model.tokenizer.decode, [[]]  # type: tuple[Any, list[list[int]]]
-        for token in self._kept(number):
-            if token < 0:
-                parts.append([])
-            else:
-                parts[-1].append(token)
-        text = OPEN.join(decode(part, skip_special_tokens=True) for part in parts)
-        ends = [text.find(stop) for stop in self.options.stop_texts if stop in text]
-        return text[: min(ends)] if ends else text
-
-    def has_stop_text(self, number: int) -> bool:
-        """Whether the text so far contains a text that ends it."""
-        known = [token for token in self._kept(number) if token >= 0]
-        text = self.model.tokenizer.decode(known, skip_special_tokens=True)
-        return any(stop in text for stop in self.options.stop_texts)
-
-    def finish(self) -> Generated:
-        """All texts."""
-        numbers = range(len(self.prompts))
-        tokens = [self._kept(number) for number in numbers]
-        new = [
-            prompt.free if prompt.is_template else len(row)
-            for prompt, row in zip(self.prompts, tokens, strict=True)
-        ]
-        texts = [self.text(number) for number in numbers]
-        return Generated(texts, tokens, self.evaluations.cpu(), torch.tensor(new))
-
-    def _kept(self, number: int) -> list[int]:
-        """The tokens before the first end token."""
-        row = self.tokens[number]
-        if self.prompts[number].is_template:
-            return row
-        stop = set(self.options.stop_ids)
-        return row[: next((i for i, token in enumerate(row) if token in stop), len(row))]
 
 
 class _Batch:
@@ -235,7 +151,9 @@ class _Batch:
         self.radius = weight_radius(options.solver)
         self.context = min(self.radius, first_block(model, self.prompt))
         longest = max(prompt.length - first_block(model, prompt) for _, prompt in prompts)
-        self.block_length = model.block or min(options.block_length or longest, longest)
+        self.block_length = model.block or options.block_length or longest
+        if not model.whole_blocks:
+            self.block_length = min(self.block_length, longest)
         self.stop_ids, self.never = options.stop_ids, options.never
         if self.prompt.is_template:  # texts do not end inside a hole
             self.stop_ids, self.never = (), (*self.never, *model.tokenizer.all_special_ids)
@@ -244,7 +162,9 @@ class _Batch:
             check_fixed(canvas.fixed[:, canvas.begin :], model.block)
         make = getattr(model.network, "session", None)
         self.session: Session = (
-            ColumnSession(model, canvas, options.cache) if make is None else make(model, canvas)
+            ColumnSession(model, canvas, options.cache)
+            if make is None
+            else make(model, canvas, options.solver)
         )
 
     def run(self) -> None:
@@ -260,8 +180,11 @@ class _Batch:
 
     def _times(self, length: int) -> list[float]:
         """The time grid of a block: its share of the steps."""
-        free = self.prompt.free
-        steps = -(-(self.options.steps or free) * length // free)
+        steps = self.options.steps
+        if steps is None:
+            steps = self.model.block_steps or length
+        else:
+            steps = -(-steps * length // self.prompt.free)
         return time_grid(self.schedule, steps, self.options.grid).tolist()
 
     def _generate_block(self, k: int, block: slice) -> None:
@@ -273,6 +196,7 @@ class _Batch:
         if bool(fixed_BM.all()):
             return
         masked = isinstance(self.source, MaskSource)
+        adaptive = masked and isinstance(options.solver, BestFirst)  # others may mask again
         state = options.solver.init(
             self.source, canvas.index, fixed_BM.shape[1], seed=derive_seed(options.seed, k),
             prompt=canvas.tokens[:, window].where(fixed_BM, 0), fixed=fixed_BM,
@@ -290,10 +214,10 @@ class _Batch:
             if options.callback is not None:
                 self.results.store(canvas, block.start)
                 options.callback([self.results.text(i) for i in range(len(self.results.prompts))])
-            if masked and not bool((state.tokens == self.source.num_tokens - 1).any()):
+            if adaptive and not bool((state.tokens == self.source.num_tokens - 1).any()):
                 break
 
-    def _close(self, state: Any, context: int) -> Any:
+    def _close(self, state: State, context: int) -> State:
         """End the block of the sequences with an end token and nothing open before it.
 
         The rest of the block is filled with the end token: it costs no more evaluations.
@@ -348,81 +272,3 @@ def _batches(
         groups.setdefault((reach, prompt.free), []).append((number, prompt))
     for group in groups.values():
         yield from (group[i : i + size] for i in range(0, len(group), size))
-
-
-def _find_block(model: LanguageModel, block_length: int | None, templates: bool) -> int | None:
-    """Tokens per block; None for a single block, the default for templates."""
-    if block_length is None:
-        return model.block or (None if templates else model.block_length)
-    check_integer("block_length", block_length)
-    if model.block is not None and block_length != model.block:
-        raise InputError(
-            f"{model.family} has blocks of {model.block} tokens, got block_length={block_length}; "
-            f"omit it, or load the model with block={block_length}",
-            fields=("block_length",),
-        )
-    return block_length
-
-
-def _find_cache(model: LanguageModel, cache: CacheKind | None) -> CacheKind:
-    if cache is None:
-        return "exact" if model.block is not None else "none"
-    check_choice("cache", cache, ("none", "prefix", "dual", "exact"))
-    supported: tuple[str, ...] = ("none", "prefix", "dual")
-    if model.block is not None:
-        supported = ("none", "exact")
-    if not getattr(model.network, "caches", True):
-        supported = ("none",)
-    if cache not in supported:
-        raise InputError(
-            f"{model.family} supports the caches {', '.join(map(repr, supported))}, got {cache!r}",
-            fields=("cache",),
-        )
-    return cache
-
-
-def _find_solver(
-    model: LanguageModel,
-    solver: Solver | str | None,
-    threshold: float | None,
-    temperature: float | None,
-) -> Solver:
-    masked = model.mask_id is not None
-    if threshold is not None:
-        raise InputError("threshold is not supported yet", fields=("threshold",))
-    if solver is None:
-        solver = TopK(temperature=0.0) if masked else Euler()
-    elif isinstance(solver, str):
-        solver = make_solver(solver)
-    check_instance("solver", solver, Solver, "TopK(temperature=0.0)")
-    assert isinstance(solver, Solver)
-    if temperature is not None:
-        if not hasattr(solver, "temperature"):
-            raise InputError(f"{solver!r} has no temperature; omit it")
-        solver = replace(solver, temperature=temperature)  # type: ignore[type-var]
-    return solver
-
-
-def _find_stop(
-    model: LanguageModel, stop: Collection[str | int] | None
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The ids and the texts that end a text."""
-    if stop is None:
-        return model.stop_ids, ()
-    if isinstance(stop, str) or not isinstance(stop, Collection):
-        raise InputError(
-            f"stop must be a list of token ids and texts, got {stop!r}", fields=("stop",)
-        )
-    texts = tuple(each for each in stop if isinstance(each, str))
-    if "" in texts:
-        raise InputError("stop contains an empty text; omit it", fields=("stop",))
-    ids = [each for each in stop if not isinstance(each, str)]
-    return _check_ids(model, "stop", ids), texts
-
-
-def _check_ids(model: LanguageModel, name: str, ids: Any) -> tuple[int, ...]:
-    count = len(model.tokenizer)
-    valid = isinstance(ids, Collection) and not isinstance(ids, str)
-    if not valid or not all(isinstance(i, int) and 0 <= i < count for i in ids):
-        raise InputError(f"{name} must contain ids 0..{count - 1}, got {ids!r}", fields=(name,))
-    return tuple(ids)

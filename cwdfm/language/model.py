@@ -58,13 +58,15 @@ class LanguageModel:
     shift: bool = False  # whether the logits at a position predict the next token
     block: int | None = None  # tokens per block, if attention is causal between blocks
     block_length: int | None = None  # the default of generation
+    block_steps: int | None = None  # the default number of steps per block; None: one per token
+    whole_blocks: bool = False  # whether the last block has the length of the others
     stop_ids: tuple[int, ...] = ()  # tokens that end a text
     length: int = 2048  # the longest text, prompt included
     frames: bool = False  # whether texts stand between special tokens, as [CLS] and [SEP]
     schedule: Schedule = field(default_factory=Linear)
 
     def __post_init__(self) -> None:
-        for name in ("block", "block_length"):
+        for name in ("block", "block_length", "block_steps"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name))
         count, known = self.network.num_tokens, len(self.tokenizer)
@@ -122,11 +124,11 @@ class LanguageModel:
             )
         return FlowModel(self)
 
-    def generate(self, **options: Any) -> Any:
+    def generate(self, solver: Any = None, **options: Any) -> Any:
         """Generate text: see `cwdfm.generate`."""
         from cwdfm.language.generate import generate_text
 
-        return generate_text(self, **options)
+        return generate_text(self, solver=solver, **options)
 
 
 def shift_right(hidden_BMD: Tensor, first_BM: Tensor | None = None) -> Tensor:

@@ -164,7 +164,7 @@ def make_canvas(
     """Lay out numbered prompts such that the first blocks begin at the same column."""
     begin = max(first_block(model, prompt) for _, prompt in prompts)
     ends = [prompt.length - first_block(model, prompt) for _, prompt in prompts]
-    unit = block_length if model.block is not None else 1
+    unit = block_length if model.block is not None or model.whole_blocks else 1
     columns = begin + -(-max(ends) // unit) * unit
     shape = (len(prompts), columns)
     source = model.source

@@ -1,20 +1,25 @@
 """Metrics of samples and models. They return numbers; `cwdfm.report` draws and prints them."""
 
 from cwdfm.metrics.analysis import context_analysis, update_statistics
+from cwdfm.metrics.distribution import distribution_scores
 from cwdfm.metrics.evaluator import EvaluatorLM
 from cwdfm.metrics.mauve import Embedder, mauve_score
 from cwdfm.metrics.molecule import canonical_set, histograms, score_molecules
 from cwdfm.metrics.perplexity import generative_perplexity
+from cwdfm.metrics.reference_statistics import ReferenceStatistics, reference_statistics
 from cwdfm.metrics.text import text_statistics
 
 __all__ = [
     "Embedder",
     "EvaluatorLM",
+    "ReferenceStatistics",
     "canonical_set",
     "context_analysis",
+    "distribution_scores",
     "generative_perplexity",
     "histograms",
     "mauve_score",
+    "reference_statistics",
     "score_molecules",
     "text_statistics",
     "update_statistics",

@@ -11,10 +11,18 @@ A head sees hidden vectors only, so the trunk appends the current token and this
 Shapes: B batch, N length, D width, V tokens.
 """
 
+from math import log1p
+
 import torch
 from torch import Tensor, nn
 
 MAX_KAPPA = 1 - 1e-6  # the evidence is infinite at kappa = 1
+
+
+def evidence(kappa: float, vocab_size: int) -> float:
+    """log(1 + V kappa / (1 - kappa)): the evidence of the current token at one time."""
+    kappa = min(kappa, MAX_KAPPA)
+    return log1p(vocab_size * kappa / (1 - kappa))
 
 
 def append_evidence(hidden_BND: Tensor, x_BN: Tensor, kappa_B: Tensor, vocab_size: int) -> Tensor:

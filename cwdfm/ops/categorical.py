@@ -54,7 +54,7 @@ def sample_categorical(
     `u_K` are uniforms in [0, 1), rounded to `dtype`. A draw is the first id whose cumulative mass
     exceeds u * total. Cumulative masses have at least the precision of `dtype`.
     """
-    if temperature == 0:
+    if temperature == 0 or not len(logits_KV):
         return logits_KV.argmax(dim=-1)
     if dtype == torch.float32:
         u_K = (u_K * 2**24).floor() * 2.0**-24  # rounding up to 1 would be outside the support

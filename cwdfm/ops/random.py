@@ -40,6 +40,9 @@ class Purpose(IntEnum):
     NEXT = 9  # first hitting: which coordinate that is
     TIE = 10  # which of several tied coordinates comes first
     COUNT = 11  # how many coordinates move, if drawn separately from which
+    SELECT = 12  # which tokens a Gibbs corrector draws again
+    REDRAW = 13  # the tokens that it draws
+    KEEP = 14  # whether such a token is noise
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ from cwdfm.errors import InputError
 from cwdfm.language.model import LanguageModel
 from cwdfm.pretrained.a2d import read_a2d
 from cwdfm.pretrained.decoder import LoadOptions
+from cwdfm.pretrained.diffusion_gemma import read_diffusion_gemma
 from cwdfm.pretrained.dream import read_dream
 from cwdfm.pretrained.llada import read_llada
 from cwdfm.pretrained.llada2 import read_block_causal
@@ -25,6 +26,7 @@ FAMILIES: dict[str, Callable[[Path, dict[str, Any], LoadOptions], LanguageModel]
     "a2d-llama": read_a2d,
     "llada2_moe": read_block_causal,
     "sdar_moe": read_block_causal,
+    "diffusion_gemma": read_diffusion_gemma,
 }
 
 

@@ -25,6 +25,7 @@ from cwdfm.files import (
     write_errors,
     write_json,
 )
+from cwdfm.metrics.reference_statistics import Progress
 from cwdfm.provenance import provenance
 from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import Evaluation, page
@@ -52,8 +53,11 @@ def evaluate(
     column: str | None = None,
     data_column: str | None = None,
     fold_size: int = 1024,
+    distribution: bool = True,
+    workers: int = 1,
     text: TextSettings | None = None,
     log: Callable[[str], object] = lambda _: None,
+    progress: Progress = lambda *_: None,
 ) -> Evaluation:
     """Evaluate sample files and write scores.json, table.md, figures and report.html into `out`.
 
@@ -61,8 +65,11 @@ def evaluate(
     - `column`: the column of tables, both of samples and of data. None selects `text` or `smiles`.
     - `data_column`: the column of the data, if it has another name.
     - `fold_size`: samples per fold, for molecules.
+    - `distribution`: for molecules, also compute the metrics of `cwdfm.metrics.distribution`.
+    - `workers`: number of processes that compute them.
     - `text`: settings of the text metrics.
-    - `log`: called with progress messages.
+    - `log`: called with messages.
+    - `progress`: called with the current stage, the units done and their number, if known.
 
     Input errors are raised before any score is computed.
     """
@@ -81,7 +88,14 @@ def evaluate(
     try:
         if kind == MOLECULES:
             evaluation = evaluate_molecules(
-                sets, out, data=data, column=of_data, fold_size=fold_size
+                sets,
+                out,
+                data=data,
+                column=of_data,
+                fold_size=fold_size,
+                distribution=distribution,
+                workers=workers,
+                progress=progress,
             )
         else:
             evaluation = evaluate_text(
@@ -128,8 +142,9 @@ def write(evaluation: Evaluation, sets: Sequence[SampleSet], out: Path) -> None:
     notes = {"provenance": origin, "notes": list(evaluation.notes)}
     write_json(out / "scores.json", notes | evaluation.scores)
     files = [file for found in sets for file in found.files]
+    tables = [table.markdown() for table in (evaluation.table, evaluation.details) if table]
     pages = {
-        "table.md": evaluation.table.markdown(),
+        "table.md": "\n".join(tables),
         "report.html": page(evaluation, files, evaluation.settings | origin, out),
     }
     for name, content in pages.items():

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cwdfm.data.smiles import parse
 from cwdfm.errors import load_extra
 from cwdfm.files import replacing
@@ -61,6 +64,29 @@ def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str) -> None
         if not bins:
             axis.text(0.5, 0.5, "none", ha="center", va="center", transform=axis.transAxes)
     _legend(axes[len(features)], result)
+    figure.suptitle(title)
+    save_figure(figure, path)
+
+
+def property_plot(
+    samples: Mapping[str, NDArray[np.float64]],
+    data: Mapping[str, NDArray[np.float64]],
+    path: Path,
+    *,
+    title: str,
+) -> None:
+    """Draw the histograms of properties, as densities, with the means in the titles."""
+    figure = figure_of(13, 3.4)
+    axes = figure.subplots(1, len(samples), squeeze=False)[0]
+    for axis, (name, values) in zip(axes, samples.items(), strict=True):
+        low, high = np.percentile(np.concatenate([values, data[name]]), (0.5, 99.5))
+        bins = np.linspace(low, high, 41) if low < high else 1
+        axis.hist(data[name], bins, density=True, color=_DATA, label="data")
+        style = {"histtype": "step", "color": _SAMPLES, "linewidth": 1.8, "label": "samples"}
+        axis.hist(values, bins, density=True, **style)
+        means = f"{values.mean():.4g}, data {data[name].mean():.4g}"
+        axis.set(title=f"{name} (mean {means})", yticks=[])
+    axes[-1].legend(frameon=False)
     figure.suptitle(title)
     save_figure(figure, path)
 

@@ -1,13 +1,15 @@
-"""Evaluate molecules: valid, unique and novel counts, feature histograms, and drawings."""
+"""Evaluate molecules: counts, distribution metrics, histograms and drawings."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from cwdfm.data import load_reference
+from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.data.smiles import canonical
 from cwdfm.errors import load_extra
+from cwdfm.metrics.distribution import DistributionScores, distribution_scores
 from cwdfm.metrics.molecule import (
     SCORES,
     CanonicalSet,
@@ -15,15 +17,33 @@ from cwdfm.metrics.molecule import (
     histograms,
     score_molecules,
 )
+from cwdfm.metrics.reference_statistics import (
+    Progress,
+    ReferenceStatistics,
+    reference_statistics,
+)
 from cwdfm.provenance import package_version
 from cwdfm.report.figure import step_curves
-from cwdfm.report.molecule_plots import histogram_plot, molecule_grid
+from cwdfm.report.molecule_plots import histogram_plot, molecule_grid, property_plot
 from cwdfm.report.molecule_table import LISTED, molecule_table
 from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import SampleSet, Scored, by_model, note
-from cwdfm.report.table import Table
+from cwdfm.report.table import Table, format_estimate
 
 COLUMNS = ("solver", "steps", *SCORES, "folds")
+EXPLANATION = (
+    "The table “Distribution” compares the valid samples with the data by the metrics of MOSES "
+    "(Polykovskiy et al. 2020). FCD (Frechet ChemNet distance) and the Wasserstein distances of "
+    "logP, SA (synthetic accessibility), QED (drug-likeness) and weight are 0 for equal "
+    "distributions. SNN is the mean Tanimoto similarity to the nearest molecule of the data. Frag "
+    "and Scaf are the cosine similarities of the counts of BRICS fragments and of Murcko "
+    "scaffolds. IntDiv is one minus the mean similarity of two samples. Unique@k and novelty are "
+    "shares of distinct molecules, filters is the share without problematic substructures.",
+    "Test are the held-out molecules of the data, or the data if none are held out; TestSF, of "
+    "MOSES, are molecules with scaffolds that occur neither in its training set nor in Test. ± is "
+    "one standard deviation over bootstrap replicates of the samples. FCD has a bias that falls "
+    "with the number of samples: compare sets of equal size.",
+)
 _HISTOGRAM = 2000  # reference molecules: shares accurate to about one percent
 _DRAWN = 20  # molecules in a grid
 
@@ -35,6 +55,7 @@ class MoleculeReference:
     training: CanonicalSet
     held_out: list[str]
     about: dict[str, Any]  # provenance, for scores.json
+    statistics: dict[str, ReferenceStatistics] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -42,8 +63,12 @@ class MoleculeReference:
         name: str,
         progress: Callable[[int], object] | None = None,
         column: str | None = None,
+        statistics: Callable[[ReferenceMolecules], dict[str, ReferenceStatistics]] = lambda _: {},
     ) -> Self | None:
-        """Load all molecules of a dataset, see `load_reference`; None for the name "none"."""
+        """Load all molecules of a dataset, see `load_reference`; None for the name "none".
+
+        statistics: computes the statistics for the distribution metrics.
+        """
         if name == "none":
             return None
         found = load_reference(name, column=column, progress=progress)
@@ -56,6 +81,7 @@ class MoleculeReference:
                 "source": found.source,
                 "fingerprint": found.fingerprint,
             },
+            statistics=statistics(found),
         )
 
 
@@ -65,6 +91,7 @@ class ScoredMolecules(Scored):
 
     scores: MoleculeScores
     histograms: dict[str, Any] | None  # None without a reference
+    distribution: DistributionScores | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -72,6 +99,7 @@ class ScoredMolecules(Scored):
             "scores": self.scores.to_json(),
             "noise": {name: self.scores.noise(name) for name in SCORES},
             "histograms": self.histograms,
+            "distribution": self.distribution and self.distribution.to_json(),
         }
 
     def estimates(self) -> dict[str, tuple[float, float | None]]:
@@ -96,18 +124,38 @@ def evaluate_molecules(
     data: str = "auto",
     column: str | None = None,
     fold_size: int = 1024,
+    distribution: bool = False,
+    workers: int = 1,
+    progress: Progress = lambda *_: None,
 ) -> Evaluation:
     """Score sample sets against `data` ("auto" is QM9) and write the figures into `out`."""
     name = "qm9" if data == "auto" else data
     if name != "none" or len({found.steps for found in sets}) > 1:
         load_extra("matplotlib", "plot")  # fail before the work: figures come last
-    reference = MoleculeReference.load(name, column=column)
+    if distribution:
+        load_extra("fcd_torch", "molecules")
+
+    def statistics(found: ReferenceMolecules) -> dict[str, ReferenceStatistics]:
+        if not distribution:
+            return {}
+        return reference_statistics(found, workers=workers, progress=progress)
+
+    def read(rows: int) -> None:
+        progress(f"reading {name}", rows, None)
+
+    reference = MoleculeReference.load(name, progress=read, column=column, statistics=statistics)
     training = reference.training if reference else None
+    against = reference.statistics if reference else {}
     scored = []
     for samples in sets:
         scores = score_molecules(samples.texts, training, fold_size=fold_size)
         shares = histograms(samples.texts, reference.held_out) if reference else None
-        scored.append(ScoredMolecules(samples, scores, shares))
+        compared = None
+        if distribution:
+            compared = distribution_scores(
+                samples.texts, against, training, workers=workers, progress=progress
+            )
+        scored.append(ScoredMolecules(samples, scores, shares, compared))
     drawn, notes = pictures(scored, out, reference)
     mismatches = _training_data_notes(sets, name) if data == "auto" else []
     models = tuple(s.model for s in sets)
@@ -119,7 +167,8 @@ def evaluate_molecules(
     return Evaluation(
         title="Molecules: " + ", ".join(dict.fromkeys(models)),
         table=Table(COLUMNS, tuple(s.cells() for s in scored), models),
-        explanation=_explanation(reference),
+        details=_distribution_table(scored),
+        explanation=(*_explanation(reference), *(EXPLANATION if distribution else ())),
         notes=(*_notes(scored, fold_size, reference), *mismatches, *notes),
         pictures=drawn,
         listings=listings,
@@ -128,6 +177,7 @@ def evaluate_molecules(
             "rdkit": package_version("rdkit"),
             "fold_size": fold_size,
             "data": reference.about if reference else None,
+            "compared_with": {name: len(found) for name, found in against.items()},
             "sets": [s.to_json() for s in scored],
         },
     )
@@ -153,6 +203,8 @@ def pictures(
             drawn.append(_grid(best, out / f"molecules{suffix}.png", reference))
         if best.histograms and reference:
             drawn.append(_histograms(best, out / f"histograms{suffix}.png", reference))
+            if best.distribution and len(best.distribution):
+                drawn.append(_properties(best, out / f"properties{suffix}.png", reference))
     return tuple(drawn), notes
 
 
@@ -184,6 +236,25 @@ def _histograms(found: ScoredMolecules, path: Path, reference: MoleculeReference
         f"is 0 for equal distributions and 1 for disjoint ones."
     )
     return Picture(path.name, caption, wide=True)
+
+
+def _properties(found: ScoredMolecules, path: Path, reference: MoleculeReference) -> Picture:
+    name, data = next(iter(reference.statistics.items()))
+    assert found.distribution is not None
+    property_plot(found.distribution.properties, data.properties, path, title=str(found))
+    caption = (
+        f"{found}: properties of the valid samples (green) and of the {len(data):,} molecules "
+        f"{name} of {reference.about['name']} (gray), with their means."
+    )
+    return Picture(path.name, caption, wide=True)
+
+
+def _distribution_table(scored: Sequence[ScoredMolecules]) -> Table | None:
+    """One row per metric, one column per sample set."""
+    sets = [(s, s.distribution.scores) for s in scored if s.distribution]
+    names = dict.fromkeys(name for _, scores in sets for name in scores)
+    rows = [(n, *(format_estimate(*scores.get(n, (None,))) for _, scores in sets)) for n in names]
+    return Table(("metric", *(str(s) for s, _ in sets)), tuple(rows)) if sets else None
 
 
 def _explanation(reference: MoleculeReference | None) -> tuple[str, ...]:

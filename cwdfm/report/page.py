@@ -36,6 +36,7 @@ class Evaluation:
     scores: dict[str, Any]  # all numbers, for scores.json
     excerpts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts by title
     listings: Mapping[str, Table] = field(default_factory=dict)  # tables of samples by title
+    details: Table | None = None  # more scores, with one column per sample set
 
 
 def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], folder: Path) -> str:
@@ -43,7 +44,9 @@ def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], fo
     title = escape(evaluation.title)
     explanation = "".join(f"<p>{escape(text)}</p>\n" for text in evaluation.explanation)
     notes = "".join(f"<li>{escape(note)}</li>\n" for note in evaluation.notes)
+    details = f'<div class="scroll">{evaluation.details.html()}</div>' if evaluation.details else ""
     sections = [
+        ("Distribution", details),
         ("How to read the table", explanation),
         ("Notes", f"<ul>\n{notes}</ul>" if notes else ""),
         ("Figures", "".join(_figure(picture, folder) for picture in evaluation.pictures)),

@@ -1,21 +1,36 @@
 """Solvers, one file each, and the sampling loop."""
 
 from cwdfm.solver.base import Info, Solver, State
-from cwdfm.solver.euler import Corrector, Euler
+from cwdfm.solver.correction import Correction, Corrector, Remask
+from cwdfm.solver.euler import Euler
 from cwdfm.solver.first_hitting import FirstHitting
+from cwdfm.solver.gibbs import Gibbs
+from cwdfm.solver.jump_your_steps import jump_your_steps
+from cwdfm.solver.klass import KLASS
+from cwdfm.solver.path_planning import PathPlanning
 from cwdfm.solver.sample import Samples, Start, sample
-from cwdfm.solver.unmasking_order import EntropyBound, TopK
+from cwdfm.solver.theta import ThetaRK2, ThetaTrapezoidal
+from cwdfm.solver.unmasking_order import EntropyBound, Threshold, TopK
 
 __all__ = [
+    "KLASS",
+    "Correction",
     "Corrector",
     "EntropyBound",
     "Euler",
     "FirstHitting",
+    "Gibbs",
     "Info",
+    "PathPlanning",
+    "Remask",
     "Samples",
     "Solver",
     "Start",
     "State",
+    "ThetaRK2",
+    "ThetaTrapezoidal",
+    "Threshold",
     "TopK",
+    "jump_your_steps",
     "sample",
 ]

@@ -9,8 +9,10 @@ Shapes: B batch, N sequence length.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cwdfm.errors import (
@@ -21,12 +23,9 @@ from cwdfm.errors import (
     check_tokens,
     describe,
     has_values,
-    is_number,
-    require,
 )
-from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
-from cwdfm.ops.categorical import check_draw, sample_categorical
+from cwdfm.ops.categorical import check_draw, nucleus, sample_categorical
 from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
@@ -47,6 +46,7 @@ class State:
     previous: Tensor  # [B, N] int64: the data token replaced by the last change; -1 if none
     start_survival: float = 1.0  # 1 - kappa at the time when all free coordinates were noise
     prompted: Tensor | None = None  # [B] bool: sequences with a prompt; None if there are none
+    memory: Any = None  # what the solver itself remembers of earlier steps; None at first
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Info:
     forward: Tensor  # [B, N] bool: tokens that jumped to their proposal
     backward: Tensor  # [B, N] bool: tokens that a corrector returned to the source
     logit_evaluations: int  # positions at which logits were computed
-    evaluated: Tensor  # [B] bool: sequences for which the model was evaluated
+    evaluated: Tensor  # [B] bool or int64: number of model evaluations of each sequence
     alpha: Tensor | None = None  # [B, N] float64: the weights used, if the solver has them
 
 
@@ -88,6 +88,16 @@ class DrawOptions:
         return sample_categorical(
             logits_KV, u_K, temperature=self.temperature, top_p=self.top_p, dtype=self.dtype
         )
+
+    def probabilities(self, logits_KV: Tensor) -> Tensor:
+        """The distributions that `draw` draws from, float64 [K, V]."""
+        if self.temperature == 0:
+            return F.one_hot(logits_KV.argmax(-1), logits_KV.shape[-1]).double()
+        p_KV = (logits_KV.double() / self.temperature).softmax(-1)
+        if self.top_p == 1:
+            return p_KV
+        p_KV = p_KV * nucleus(p_KV, self.top_p)
+        return p_KV / p_KV.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -164,18 +174,6 @@ class Solver(ABC):
         return None
 
 
-def check_step(
-    model: Model, source: Source, schedule: Schedule, state: State, t: float, t_next: float
-) -> None:
-    """Raise an error unless these are arguments of a step, with 0 <= t < t_next <= 1."""
-    require(callable(model), "model", "be a callable (x_t, t) -> logits", model)
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
-    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
-    check_instance("state", state, State, "solver.init(source, torch.arange(4), 12)")
-    if not (is_number(t) and is_number(t_next) and 0 <= t < t_next <= 1):
-        raise InputError(f"a step requires 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
-
-
 def advance(source: Source, state: State, tokens_BN: Tensor) -> State:
     """Return the state after a step to tokens_BN [B, N], with updated statistics.
 
@@ -192,16 +190,6 @@ def advance(source: Source, state: State, tokens_BN: Tensor) -> State:
         loops=state.loops + restored_BN.int(),
         previous=torch.where(replaced_BN, state.tokens, state.previous),
     )
-
-
-def update(
-    source: Source, state: State, tokens_BN: Tensor, rows: Positions, t: float, t_next: float
-) -> tuple[State, Info]:
-    """`advance`, with the diagnostics of a step without a corrector that evaluated `rows`."""
-    changed_BN = tokens_BN != state.tokens
-    none_BN = torch.zeros_like(changed_BN)
-    info = Info(t, t_next, changed_BN, none_BN, len(rows), rows.mask.any(1))
-    return advance(source, state, tokens_BN), info
 
 
 def broadcast_prompt(

@@ -1,4 +1,4 @@
-"""The Euler solver, with an optional context weight and corrector.
+"""The Euler solver, with an optional context weight and correction.
 
 One step from t to t' draws an exponential clock E^i ~ Exp(1) for each coordinate. A masked
 coordinate jumps to its proposal xhat_1^i ~ p_{1|t}^i if E^i < alpha^i H, that is, with probability
@@ -20,66 +20,22 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, check_bool, check_choice, is_builtin
 from cwdfm.model.positions import Positions
-from cwdfm.model.protocol import Model
 from cwdfm.ops.cuda_graph import replay_loop
-from cwdfm.ops.random import Purpose, uniform_BN
+from cwdfm.ops.random import Purpose
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import DrawOptions, Info, Reveals, Solver, State, advance, check_step
-from cwdfm.solver.proposal import propose
-from cwdfm.solver.unmasking_order import first_of
+from cwdfm.solver.base import DrawOptions, Info, Reveals, State
+from cwdfm.solver.correction import Correction, Corrector, Remask
+from cwdfm.solver.step import Step, StepSolver, exponential
+from cwdfm.solver.unmasking_order import MIN_LOG_WEIGHT, first_of
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 from cwdfm.weight.base import terms
 
 DENSE = 5.0  # expected jumps per sequence above which nearly every sequence has a jump
-MIN_LOG_WEIGHT = -1e13  # stands in for -inf: lower than the largest scale times any length
 
 
 @dataclass(frozen=True)
-class Corrector:
-    """Multiply the forward rates by a_t and the backward rates by a_t - 1 (Gat et al. 2024), where
-
-        a_t = 1 + scale t^a (1 - t)^b.
-
-    The backward velocity is kappa'_t / kappa_t [p_0 - delta(x_t)]; with a mask source it re-masks
-    tokens. Without a context weight the marginals p_t do not depend on the scale, but errors get
-    more chances to be corrected. A weight multiplies the forward rates only (see docs/method.md).
-    """
-
-    scale: float = 1.0
-    a: float = 0.5
-    b: float = 0.5
-
-    def __post_init__(self) -> None:
-        values = (self.scale, self.a, self.b)
-        if not all(isinstance(v, int | float) and 0 <= v < inf for v in values):
-            raise InputError(
-                f"corrector must have a finite scale, a and b >= 0, got {self}; a negative scale "
-                f"would make rates negative",
-                fields=("corrector",),
-            )
-
-    def strength(self, t: float) -> float:
-        """a_t - 1."""
-        return float(self.scale * t**self.a * (1 - t) ** self.b)
-
-    def backward_hazard(self, schedule: Schedule, t: float, t_next: float, exact: bool) -> float:
-        """(a_t - 1) kappa'_t / kappa_t, multiplied by the step size, or integrated if `exact`.
-
-        At kappa_t = 0 the state is pure noise, which re-noising does not change: the hazard is 0.
-        """
-        kappa = float(schedule.kappa(t))
-        if kappa == 0:
-            return 0.0
-        if exact:
-            rate = float(schedule.kappa(t_next).log() - schedule.kappa(t).log())
-        else:
-            rate = (t_next - t) * float(schedule.kappa_dot(t)) / kappa
-        return self.strength(t) * rate
-
-
-@dataclass(frozen=True)
-class Euler(DrawOptions, Solver):
+class Euler(DrawOptions, StepSolver):
     """First-order simulation of jumps to the model's proposals, with rates alpha^i(x_t) lambda_t.
 
     - `weight`: None for the plain Euler solver; Neighbor or Entropy for the paper's solvers.
@@ -89,14 +45,15 @@ class Euler(DrawOptions, Solver):
       E / alpha. False is the paper's rule: each coordinate jumps independently with probability
       1 - exp(-alpha H). Fewer coordinates then jump than without a weight if alpha H is not small,
       and the last step reveals all remaining ones at once.
-    - `corrector`: re-noises tokens (see Corrector). The weight multiplies the forward rates only.
+    - `corrector`: re-noises tokens (see `Corrector` and `Remask`). The weight multiplies the
+      forward rates only.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
 
     weight: Weight | None = None
     hazard: Literal["euler", "integrated"] = "euler"
     counted: bool = False
-    corrector: Corrector | None = None
+    corrector: Correction | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,63 +61,76 @@ class Euler(DrawOptions, Solver):
         check_bool("counted", self.counted)
         if self.weight is not None and not isinstance(self.weight, Weight):
             raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
-        if self.corrector is not None and not isinstance(self.corrector, Corrector):
-            raise InputError(f"corrector must be a Corrector or None, got {self.corrector!r}")
+        if self.corrector is not None and not isinstance(self.corrector, Correction):
+            raise InputError(
+                f"corrector must be a Corrector, a Remask or None, got {self.corrector!r}"
+            )
+        if isinstance(self.corrector, Remask) and self.hazard != "integrated":
+            raise InputError(
+                "Remask requires hazard='integrated': its probabilities preserve the fraction of "
+                "revealed tokens of exact steps, not of Euler's"
+            )
+        if isinstance(self.corrector, Corrector) and self.corrector.weight and self.weight:
+            raise InputError(
+                f"a corrector with a weight is exact only in a solver without one, got weight="
+                f"{self.weight}; omit one of the two"
+            )
         if self.counted and self.corrector is not None:
             raise InputError(
                 "counted=True does not support a corrector, because the number of forward jumps "
                 "would depend on the backward jumps; omit one of the two"
             )
 
-    @torch.no_grad()
-    def step(
-        self,
-        model: Model,
-        source: Source,
-        schedule: Schedule,
-        state: State,
-        t: float,
-        t_next: float,
-    ) -> tuple[State, Info]:
-        check_step(model, source, schedule, state, t, t_next)
-        x_BN = state.tokens
-        t_B = torch.full((len(x_BN),), t, dtype=torch.float32, device=x_BN.device)
-        marked, movable_BN = source.marks_noise, source.movable(x_BN, state.fixed)
-        forward_hazard, backward_hazard = self._hazards(schedule, t, t_next)
-        backward_BN = None
-        if backward_hazard > 0:
-            # The part p_0(x^i) of the backward velocity keeps the current token: no jump.
-            backward_BN = backward_hazard * source.renoise_probability(x_BN) * ~state.fixed
+    def take(self, step: Step) -> tuple[State, Info]:
+        source, state, x_BN = step.source, step.state, step.tokens
+        correction = None if step.last else self.corrector
+        t, t_next, exact = step.t, step.t_next, self.hazard == "integrated"
+        score = None
+        if correction is not None:
+            correction.check(source)
+            t, t_next = correction.times(step.schedule, t, t_next)
+            score = correction.score(source, float(step.schedule.kappa(t)))
+        forward = self._hazard(step.schedule, t, t_next)
+        marked, survival = source.marks_noise, 1.0
+        if marked:
+            survival = float(step.schedule.survival(t))
 
-        survival = float(schedule.survival(t)) if marked else 1.0
-        if self.weight is None or (marked and not self.weight.needs_logits):
+        def jumps(
+            masked_BN: Tensor, prediction: Tensor | float, score: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor | None]:
+            hazards: tuple[float | Tensor, Tensor | None] = (forward, None)
+            if correction is not None:
+                hazards = correction.hazards(step, (t, t_next), forward, exact, score)
+            return self._jumps(state, masked_BN, prediction, *hazards)
+
+        weight = self.weight if self.weight is not None and self.weight.needs_logits else None
+        scores = [each for each in (weight, score) if each is not None]
+        needs_prediction = correction is not None and correction.needs_prediction
+        if (self.weight is None or (marked and weight is None)) and not needs_prediction:
             # Draw the jumps first, then evaluate the model only there.
-            jump_BN, back_BN, alpha_BN = self._jumps(
-                state, movable_BN, 0.0, forward_hazard, backward_BN
-            )
-            expected = survival * -expm1(-forward_hazard) * state.max_free
-            rows = Positions.of(jump_BN & movable_BN, dense=expected >= DENSE)
-            proposal_BN, _ = propose(model, source, state, t_B, rows, self)
+            jump_BN, back_BN, alpha_BN = jumps(step.movable, 0.0, x_BN)
+            expected = survival * -expm1(-forward) * state.max_free
+            rows = Positions.of(jump_BN & step.movable, dense=expected >= DENSE)
+            proposal_BN, scored = step.propose(step.times(t), rows, self, scores)
             jump_BN = proposal_BN != x_BN
         else:
             # The weight needs logits, or proposals to identify revealed tokens: model first.
-            rows = Positions.of(movable_BN, dense=survival * state.max_free >= DENSE)
-            scores = (self.weight,) if self.weight.needs_logits else ()
-            proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
-            masked_BN = movable_BN if marked else movable_BN & (proposal_BN != x_BN)
-            score = scored[0] if scored else 0.0
-            jump_BN, back_BN, alpha_BN = self._jumps(
-                state, masked_BN, score, forward_hazard, backward_BN
-            )
+            rows = Positions.of(step.movable, dense=survival * state.max_free >= DENSE)
+            proposal_BN, scored = step.propose(step.times(t), rows, self, scores)
+            masked_BN = step.movable if marked else step.movable & (proposal_BN != x_BN)
+            prediction = 0.0 if weight is None else scored[0]
+            jump_BN, back_BN, alpha_BN = jumps(masked_BN, prediction, scored[-1] if score else x_BN)
             jump_BN = jump_BN & masked_BN
 
         back_BN = back_BN & ~jump_BN
         tokens_BN = torch.where(jump_BN, proposal_BN, x_BN)
-        if backward_hazard > 0:
-            u_BN = uniform_BN(state.seed, Purpose.RENOISE, state.index, state.step, x_BN.shape[1])
-            tokens_BN = torch.where(back_BN, source.renoise(x_BN, u_BN), tokens_BN)
-        info = Info(t, t_next, jump_BN, back_BN, len(rows), rows.mask.any(1), alpha_BN)
-        return advance(source, state, tokens_BN), info
+        if correction is not None:
+            renoised_BN = source.renoise(x_BN, step.uniform(Purpose.RENOISE))
+            tokens_BN = torch.where(back_BN, renoised_BN, tokens_BN)
+        after, info = step.finish(tokens_BN, rows, backward=back_BN, alpha=alpha_BN)
+        if correction is not None and score is not None:
+            after = replace(after, memory=correction.remember(state, jump_BN, scored[-1]))
+        return after, info
 
     def precompute_reveals(
         self, source: Source, schedule: Schedule, state: State, times: Sequence[float]
@@ -170,7 +140,7 @@ class Euler(DrawOptions, Solver):
             return None
         movable_BN = source.movable(state.tokens, state.fixed)
         reveal_BN = torch.full_like(state.tokens, -1)
-        hazards = [self._hazards(schedule, t, t_next)[0] for t, t_next in pairwise(times)]
+        hazards = [self._hazard(schedule, t, t_next) for t, t_next in pairwise(times)]
         reveals_all = hazards[-1] == inf
         hazard_S = torch.tensor(hazards, dtype=torch.float64).to(reveal_BN.device)
 
@@ -210,19 +180,13 @@ class Euler(DrawOptions, Solver):
         alpha_BN = self.weight.alpha(~masked_BN, prediction_score, state.prompted)
         return *_race(state, alpha_BN, forward_hazard, backward_BN), alpha_BN
 
-    def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
-        """The forward and backward hazards of the step. The last step has no backward jumps."""
+    def _hazard(self, schedule: Schedule, t: float, t_next: float) -> float:
+        """The hazard of the step without a correction; infinite for the last step."""
         if t_next == 1:
-            return inf, 0.0
-        exact = self.hazard == "integrated"
-        if exact:
-            forward = float(schedule.integrated_hazard(t, t_next))
-        else:
-            forward = (t_next - t) * float(schedule.hazard(t))
-        if self.corrector is None:
-            return forward, 0.0
-        forward *= 1 + self.corrector.strength(t)
-        return forward, self.corrector.backward_hazard(schedule, t, t_next, exact)
+            return inf
+        if self.hazard == "integrated":
+            return float(schedule.integrated_hazard(t, t_next))
+        return (t_next - t) * float(schedule.hazard(t))
 
 
 def _race(
@@ -233,11 +197,11 @@ def _race(
     A jump with hazard H happens at time E / H of the step, E ~ Exp(1).
     """
     forward_BN = alpha_BN * forward_hazard
-    forward_clock_BN = _exponential(state, Purpose.FORWARD)
+    forward_clock_BN = exponential(state, Purpose.FORWARD)
     forward_jump_BN = forward_clock_BN < forward_BN
     if backward_BN is None:
         return forward_jump_BN, torch.zeros_like(state.fixed)
-    backward_clock_BN = _exponential(state, Purpose.BACKWARD)
+    backward_clock_BN = exponential(state, Purpose.BACKWARD)
     backward_jump_BN = backward_clock_BN < backward_BN
     earlier_BN = backward_clock_BN * forward_BN < forward_clock_BN * backward_BN
     return forward_jump_BN & ~(backward_jump_BN & earlier_BN), backward_jump_BN
@@ -252,13 +216,7 @@ def _counted(
     replacement, with probabilities proportional to alpha. It works with log-weights, because the
     alpha of steep weights underflow in float64.
     """
-    clock_BN = _exponential(state, Purpose.FORWARD)
-    count_B = ((_exponential(state, Purpose.COUNT) < hazard) & masked_BN).sum(1)
+    clock_BN = exponential(state, Purpose.FORWARD)
+    count_B = ((exponential(state, Purpose.COUNT) < hazard) & masked_BN).sum(1)
     time_BN = clock_BN.log() - log_weight_BN.clamp(min=MIN_LOG_WEIGHT)
     return first_of(torch.where(masked_BN, time_BN, inf).argsort(dim=1), count_B)
-
-
-def _exponential(state: State, purpose: Purpose) -> Tensor:
-    """Draw Exp(1) variables [B, N]."""
-    length = state.tokens.shape[1]
-    return -torch.log1p(-uniform_BN(state.seed, purpose, state.index, state.step, length))

@@ -8,19 +8,17 @@ from torch import Tensor
 
 from cwdfm.errors import InputError
 from cwdfm.model.positions import Positions
-from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import first_above
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import DrawOptions, Info, Solver, State, check_step, update
-from cwdfm.solver.proposal import propose
+from cwdfm.solver.base import DrawOptions, Info, State
+from cwdfm.solver.step import Step, StepSolver
 from cwdfm.solver.unmasking_order import masked_positions
-from cwdfm.source import Source
 from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
-class FirstHitting(DrawOptions, Solver):
+class FirstHitting(DrawOptions, StepSolver):
     """Exact simulation of the chain with rates alpha^i(x_t) lambda_t (Zheng et al. 2024).
 
     With m masked coordinates the next jump has rate m lambda_t, because alpha averages to 1 over
@@ -47,36 +45,25 @@ class FirstHitting(DrawOptions, Solver):
         if self.weight is not None and not isinstance(self.weight, Weight):
             raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
 
-    @torch.no_grad()
-    def step(
-        self,
-        model: Model,
-        source: Source,
-        schedule: Schedule,
-        state: State,
-        t: float,
-        t_next: float,
-    ) -> tuple[State, Info]:
-        check_step(model, source, schedule, state, t, t_next)
-        masked_BN = masked_positions(self, source, state)
-        t_B = hitting_times(schedule, state, masked_BN)
-        if self.weight is not None and self.weight.needs_logits and t_next < 1:
-            rows, weights = Positions.of(masked_BN), (self.weight,)
-            proposal_BN, (score_BN,) = propose(model, source, state, t_B, rows, self, weights)
+    def take(self, step: Step) -> tuple[State, Info]:
+        state, masked_BN = step.state, masked_positions(self, step)
+        t_B = hitting_times(step.schedule, state, masked_BN)
+        if self.weight is not None and self.weight.needs_logits and not step.last:
+            rows = Positions.of(masked_BN)
+            proposal_BN, (score_BN,) = step.propose(t_B, rows, self, (self.weight,))
             alpha_BN = self.weight.alpha(~masked_BN, score_BN, state.prompted)
             chosen_BN = _next(state, alpha_BN, masked_BN)
         else:
             # Choose the coordinates first, then evaluate the model only there.
             chosen_BN = masked_BN
-            if t_next < 1:
+            if not step.last:
                 alpha_BN = masked_BN.double()
                 if self.weight is not None:
                     alpha_BN = self.weight.alpha(~masked_BN, 0.0, state.prompted)
                 chosen_BN = _next(state, alpha_BN, masked_BN)
             rows = Positions.of(chosen_BN)
-            proposal_BN, _ = propose(model, source, state, t_B, rows, self)
-        tokens_BN = torch.where(chosen_BN, proposal_BN, state.tokens)
-        return update(source, state, tokens_BN, rows, t, t_next)
+            proposal_BN, _ = step.propose(t_B, rows, self)
+        return step.finish(torch.where(chosen_BN, proposal_BN, state.tokens), rows)
 
 
 def hitting_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Model evaluation inside a step: proposals xhat_1 ~ p_{1|t} and scores of the predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from cwdfm.source import Source
 from cwdfm.weight import Weight
 from cwdfm.weight.base import checked_prediction_score
 
+# A score [k] of rows, from their logits [k, V], current tokens [k] and drawn tokens [k].
+RowScore = Callable[[Tensor, Tensor, Tensor], Tensor]
+
 
 def propose(
     model: Model,
@@ -23,18 +26,19 @@ def propose(
     t_B: Tensor,
     rows: Positions,
     draw: DrawOptions,
-    scores: Sequence[Weight] = (),
+    scores: Sequence[Weight | RowScore] = (),
 ) -> tuple[Tensor, list[Tensor]]:
-    """Draw proposals xhat_1 ~ p_{1|t} at `rows`, and evaluate the prediction score of each weight.
+    """Draw proposals xhat_1 ~ p_{1|t} at `rows`, and evaluate each score there.
 
     Proposals and scores are [B, N]. At all other positions the proposal is the current token and
     the score 0. The model is conditioned on the times `t_B` [B]. Scores use the unmodified logits,
-    independently of the temperature.
+    independently of the temperature. A score is a weight or a `RowScore`.
     """
     inputs = (model, source, state.tokens, t_B, rows)
     # Launch the model first: counting the rows may synchronize with the device.
-    fusible = draw.fusible and all(score.needs_only_summary for score in scores)
-    fused = fusible_hidden(*inputs) if fusible else None
+    weights = [score for score in scores if isinstance(score, Weight)]
+    summary = len(weights) == len(scores) and all(score.needs_only_summary for score in weights)
+    fused = fusible_hidden(*inputs) if draw.fusible and summary else None
     step_K = state.step if isinstance(state.step, int) else state.step[rows.sequence]
     index_K = state.index[rows.sequence]
     u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, step_K, rows.position)
@@ -42,16 +46,19 @@ def propose(
         drawn = head_draw(
             *fused, u_K, source.vocab_size, temperature=draw.temperature, scores=bool(scores)
         )
-        score_SK = [_summary_score(score, drawn) for score in scores]
+        score_SK = [_summary_score(score, drawn) for score in weights]
         return rows.replace(state.tokens, drawn.tokens), [rows.scatter(x_K) for x_K in score_SK]
     if not len(rows):
         return state.tokens, [rows.scatter(u_K) for _ in scores]
-    token_K = torch.empty_like(rows.flat)
+    token_K, current_K = torch.empty_like(rows.flat), rows.take(state.tokens)
     scored_SK = torch.empty(len(scores), len(rows), dtype=torch.float64, device=u_K.device)
     for k, logits_kV in predict_logits(*inputs):
         token_K[k] = draw.draw(logits_kV, u_K[k])
         for score, score_K in zip(scores, scored_SK, strict=True):
-            score_K[k] = checked_prediction_score(score, logits_kV)
+            if isinstance(score, Weight):
+                score_K[k] = checked_prediction_score(score, logits_kV)
+            else:
+                score_K[k] = score(logits_kV, current_K[k], token_K[k]).double()
     return rows.replace(state.tokens, token_K), [rows.scatter(score_K) for score_K in scored_SK]
 
 

@@ -6,23 +6,22 @@ the model's prediction, but not on the proposed tokens.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice
+from cwdfm.errors import InputError, check_choice, is_number
 from cwdfm.model.positions import Positions
-from cwdfm.model.protocol import Model
 from cwdfm.ops.random import Purpose, uniform_BN
-from cwdfm.schedule import Schedule
-from cwdfm.solver.base import DrawOptions, Info, Solver, State, check_step, update
-from cwdfm.solver.proposal import propose
-from cwdfm.source import Source
-from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight
+from cwdfm.solver.base import DrawOptions, Info, Solver, State
+from cwdfm.solver.step import Step, StepSolver
+from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight, Weight
 
 Score = Literal["confidence", "margin", "entropy"]
+Order = Score | Weight
+MIN_LOG_WEIGHT = -1e13  # stands in for -inf: lower than the largest scale times any length
 
 # Confidence scores of a prediction p: max p, p(best) - p(second best), -H(p). Higher is better.
 SCORES: dict[Score, PredictionWeight] = {
@@ -33,52 +32,73 @@ SCORES: dict[Score, PredictionWeight] = {
 
 
 @dataclass(frozen=True)
-class BestFirst(DrawOptions, Solver):
-    """Reveal the masked coordinates with the most confident predictions first.
+class BestFirst(DrawOptions, StepSolver):
+    """Reveal masked coordinates in an order: by a score, or at random in proportion to a weight.
 
     The model is conditioned on t = kappa^-1(fraction of the free coordinates that is revealed),
     separately for each sequence. The last step, to t_next = 1, reveals all remaining coordinates.
     A finished sequence needs no further evaluations.
+
+    With a uniform source, which some solvers support, every step decides about all free coordinates
+    anew: those it reveals get their proposals, and the others fresh noise.
     """
+
+    renoises: ClassVar[bool] = False  # whether a uniform source is supported
+
+    @property
+    @abstractmethod
+    def order(self) -> Order:
+        """What sorts the coordinates."""
 
     @property
     @abstractmethod
     def scores(self) -> tuple[Score, ...]:
-        """The scores that a step needs. The last one sorts the coordinates."""
+        """The scores that `count` needs."""
 
     @abstractmethod
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
         """How many of the masked_B [B] coordinates a step to t_next < 1 reveals, int64 [B].
 
-        `scored` are the `scores` [B, N], sorted; those of coordinates not masked come last. `stay`
-        is the fraction of the free_B [B] coordinates that the path leaves masked at t_next.
+        `scored` are the `scores` [B, N] in the order of the coordinates; those of coordinates that
+        are not masked come last. `stay` is the fraction of the free_B [B] coordinates that the path
+        leaves masked at t_next.
         """
 
-    @torch.no_grad()
-    def step(
-        self,
-        model: Model,
-        source: Source,
-        schedule: Schedule,
-        state: State,
-        t: float,
-        t_next: float,
-    ) -> tuple[State, Info]:
-        check_step(model, source, schedule, state, t, t_next)
-        masked_BN = masked_positions(self, source, state)
+    def take(self, step: Step) -> tuple[State, Info]:
+        state, marked = step.state, step.source.marks_noise
+        renoises = self.renoises and not marked
+        masked_BN = step.movable if renoises else masked_positions(self, step)
         masked_B, free_B = masked_BN.sum(1), (~state.fixed).sum(1)
-        t_B = schedule.inverse(1 - state.start_survival * masked_B.double() / free_B.clamp(min=1))
-        rows = Positions.of(masked_BN)
-        scores = [SCORES[name] for name in self.scores]
-        proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
-        order_BN = best_first(state, scored[-1], masked_BN)
+        unknown_B = masked_B if marked or state.memory is None else masked_B - state.memory
+        t_B = revealed_time(step, unknown_B, free_B)
+        rows, order = Positions.of(masked_BN), self.order
+        names = dict.fromkeys((*self.scores, *([order] if isinstance(order, str) else [])))
+        weights: list[Weight] = [SCORES[name] for name in names]
+        if isinstance(order, Weight) and order.needs_logits:
+            weights.append(order)
+        proposal_BN, scored = step.propose(t_B, rows, self, weights)
+        if isinstance(order, Weight):
+            prediction = scored[-1] if order.needs_logits else 0.0
+            score_BN = order.log_weight(~masked_BN, prediction, state.prompted)
+            score_BN = score_BN.clamp(min=MIN_LOG_WEIGHT) - step.exponential(Purpose.ORDER).log()
+        else:
+            score_BN = scored[list(names).index(order)]
+        order_BN = best_first(state, score_BN, masked_BN)
         count_B = masked_B
-        if t_next < 1:
-            scored = [score_BN.gather(1, order_BN) for score_BN in scored]
-            stay = float(schedule.survival(t_next)) / state.start_survival
+        if not step.last:
+            scored = [each_BN.gather(1, order_BN) for each_BN in scored[: len(self.scores)]]
+            stay = float(step.schedule.survival(step.t_next)) / state.start_survival
             count_B = self.count(free_B, masked_B, scored, stay).minimum(masked_B)
-        tokens_BN = torch.where(first_of(order_BN, count_B), proposal_BN, state.tokens)
-        return update(source, state, tokens_BN, rows, t, t_next)
+        chosen_BN = first_of(order_BN, count_B)
+        if not renoises:
+            return step.finish(torch.where(chosen_BN, proposal_BN, state.tokens), rows)
+        noise_BN = step.source.renoise(state.tokens, step.uniform(Purpose.RENOISE))
+        same_BN = step.uniform(Purpose.KEEP) * step.source.vocab_size < 1
+        noise_BN = torch.where(same_BN, state.tokens, noise_BN)
+        tokens_BN = torch.where(masked_BN & ~chosen_BN, noise_BN, state.tokens)
+        tokens_BN = torch.where(chosen_BN, proposal_BN, tokens_BN)
+        after, info = step.finish(tokens_BN, rows, backward=~chosen_BN)
+        return replace(after, memory=count_B), info
 
 
 @dataclass(frozen=True)
@@ -92,24 +112,27 @@ class TopK(BestFirst):
     coordinate.
 
     - `score`: the largest probability, its margin over the second largest, or the negative entropy
-      of the prediction. The score never uses the drawn token: that would favor likely tokens.
+      of the prediction. The score never uses the drawn token: that would favor likely tokens. A
+      weight reveals k coordinates without replacement, with probabilities proportional to alpha.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
 
-    score: Score = "confidence"
+    score: Order = "confidence"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("score", self.score, tuple(SCORES))
+        check_order("score", self.score)
+
+    @property
+    def order(self) -> Order:
+        return self.score
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        return (self.score,)
+        return ()
 
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
-        # The tolerance keeps floor() exact when rounding puts an integer slightly below itself.
-        remaining_B = (free_B.double() * stay + 1e-6).floor().long()
-        return (masked_B - remaining_B).clamp(min=1)
+        return (masked_B - remaining(free_B, stay)).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -122,13 +145,18 @@ class EntropyBound(BestFirst):
     those with zero entropy. gamma = inf reveals everything at once. The step size does not matter,
     but the bound holds in the last step only with at least as many steps as free coordinates.
 
+    With a uniform source a step applies the bound to all free coordinates, reveals the prefix and
+    replaces all other tokens by fresh noise, as DiffusionGemma's sampler does.
+
     - `error`: the score that sorts the coordinates, most confident first: entropy, confidence or
-      margin.
+      margin; or a weight.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
 
+    renoises = True
+
     gamma: float
-    error: Score = "entropy"
+    error: Order = "entropy"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,11 +167,15 @@ class EntropyBound(BestFirst):
                 f"coordinate per step, inf everything at once",
                 fields=("gamma",),
             )
-        check_choice("error", self.error, tuple(SCORES))
+        check_order("error", self.error)
+
+    @property
+    def order(self) -> Order:
+        return self.error
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        return ("entropy",) if self.error == "entropy" else ("entropy", self.error)
+        return ("entropy",)
 
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
         entropy_BN = -scored[0]
@@ -152,14 +184,68 @@ class EntropyBound(BestFirst):
         return (error_BN <= self.gamma).long().cumprod(1).sum(1)
 
 
-def masked_positions(solver: Solver, source: Source, state: State) -> Tensor:
+@dataclass(frozen=True)
+class Threshold(BestFirst):
+    """Reveal all masked coordinates whose largest probability is at least `threshold`, and at
+    least one (Wu et al. 2025).
+
+    The step size does not matter. A threshold above 1/2 bounds the error of simultaneous draws: if
+    n tokens have probabilities of at least 1 - epsilon, taking all of them at once is wrong with a
+    probability of at most n epsilon.
+
+    - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
+    """
+
+    threshold: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_probability("threshold", self.threshold)
+
+    @property
+    def order(self) -> Order:
+        return "confidence"
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        return ("confidence",)
+
+    def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
+        return (scored[0] >= self.threshold).long().cumprod(1).sum(1).clamp(min=1)
+
+
+def remaining(free_B: Tensor, stay: float) -> Tensor:
+    """How many of free_B [B] coordinates stay masked: a fraction `stay`, rounded down."""
+    # The tolerance keeps floor() exact when rounding puts an integer slightly below itself.
+    return (free_B.double() * stay + 1e-6).floor().long()
+
+
+def check_order(name: str, order: Order) -> None:
+    """Raise an error unless this is a score's name or a weight."""
+    if not isinstance(order, Weight):
+        check_choice(name, order, tuple(SCORES))
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raise an error unless this is a probability in (0, 1]."""
+    if not is_number(value) or not 0 < value <= 1:
+        raise InputError(f"{name} must be a probability in (0, 1], got {value!r}", fields=(name,))
+
+
+def revealed_time(step: Step, masked_B: Tensor, free_B: Tensor) -> Tensor:
+    """The time [B] at which the path leaves masked_B of free_B coordinates masked on average."""
+    fraction_B = masked_B.double() / free_B.clamp(min=1)
+    return step.schedule.inverse(1 - step.state.start_survival * fraction_B)
+
+
+def masked_positions(solver: Solver, step: Step) -> Tensor:
     """The coordinates that are still masked, bool [B, N]. Requires a mask source."""
-    if not source.marks_noise:
+    if not step.source.marks_noise:
         raise InputError(
-            f"{type(solver).__name__} reveals each token once, and {source} does not mark which "
-            f"tokens are masked; use a MaskSource, or the Euler solver"
+            f"{type(solver).__name__} reveals each token once, and {step.source} does not mark "
+            f"which tokens are masked; use a MaskSource, or the Euler solver"
         )
-    return source.movable(state.tokens, state.fixed)
+    return step.movable
 
 
 def best_first(state: State, score_BN: Tensor, masked_BN: Tensor) -> Tensor:

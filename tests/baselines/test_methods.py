@@ -139,7 +139,8 @@ def test_commands(
 SUITED = {
     "flow": {"euler", "ancestral"}
     | {f"neighbor{rest}" for rest in ("", "-counted", "-share")}
-    | {f"entropy{rest}" for rest in ("", "-counted", "-inverse")},
+    | {f"entropy{rest}" for rest in ("", "-counted", "-inverse", "-bound")}
+    | {"gibbs", "theta-trapezoidal", "theta-rk2"},
     "mdlm": set(SOLVERS) - {"left-to-right", "analytic", "score-euler"},
     "bd3lm": set(SOLVERS) - {"left-to-right", "analytic", "score-euler"},
     "sedd-mask": {"analytic", "score-euler"},
@@ -157,7 +158,7 @@ def test_unsuitable_solvers_are_rejected(case: str, name: str, models: Path) -> 
         out = cwdfm.generate(found, solver, n=3, steps=LENGTH)
         assert int(out.tokens.max()) < TOKENIZER.vocab_size
     else:
-        with pytest.raises(cwdfm.InputError, match=r"cannot sample from|use a MaskSource"):
+        with pytest.raises(cwdfm.InputError, match=r"cannot sample from|use a MaskSource|Remask"):
             cwdfm.generate(found, solver, n=3, steps=LENGTH)
 
 

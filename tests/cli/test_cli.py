@@ -322,6 +322,7 @@ DEVICES = {  # commands with --device, and their required arguments
     "eval": "a.jsonl --out x --folds 1 --eval-model gpt2",
     "perplexity": "qm9-mask-small --data qm9",
     "analyze": "context qm9-mask-small --data qm9 --out x",
+    "app": "--no-open",
 }
 
 

@@ -162,9 +162,9 @@ def test_a_file_of_a_run_that_finished_meanwhile_is_kept(
 ) -> None:
     out, flags = tmp_path / "new" / "a.jsonl", ["--n", "1", "--steps", "1"]
 
-    def load_slowly(*given: Any) -> cwdfm.Pretrained:
+    def load_slowly(*given: Any, **options: Any) -> cwdfm.Pretrained:
         out.write_text("of another run")
-        return load_trained(*given)
+        return load_trained(*given, **options)
 
     sample_main([MODEL, "--out", str(out), *flags])  # the folder is created
     out.unlink()

@@ -10,6 +10,7 @@ import pytest
 from cwdfm import Reject, Resample
 from cwdfm.cli import (
     analyze,
+    app,
     completion,
     evaluate,
     perplexity,
@@ -57,7 +58,17 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
         parse(*arguments)
         raise Parsed
 
-    modules = (analyze, completion, evaluate, perplexity, prepare, replay, sample_options, train)
+    modules = (
+        analyze,
+        app,
+        completion,
+        evaluate,
+        perplexity,
+        prepare,
+        replay,
+        sample_options,
+        train,
+    )
     for module in (*modules, repro_options):
         monkeypatch.setattr(module, "parse", parse_only)
     found = [words for page in HAND_WRITTEN for words in commands((ROOT / page).read_text())]
@@ -71,7 +82,7 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("page", HAND_WRITTEN)
 def test_pages_install_what_their_commands_need(page: str) -> None:
     text = (ROOT / page).read_text()
-    needs = {"eval": "plot", "analyze": "plot", "repro": "plot"}
+    needs = {"app": "app", "eval": "plot", "analyze": "plot", "repro": "plot"}
     for extras in re.findall(r"pip install -e '\.\[([\w,]+)\]'", text):
         missing = {needs.get(words[0], "cli") for words in commands(text)} - set(extras.split(","))
         assert not missing, f"{page}: {missing}"

@@ -18,6 +18,7 @@ from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.data.text.tokenizer import ByteTokenizer
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
+from tests.support.language import FAMILIES, reference_logits
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra 'lm-eval'")
 
@@ -210,6 +211,46 @@ def test_generations_do_not_depend_on_the_batch(models: Path, name: str) -> None
     assert len(set(found[0])) > 1
 
 
+@pytest.mark.parametrize("name", ["llada", "dream"])
+def test_language_models(name: str, tmp_path: Path) -> None:
+    """Scores are bounds by the reference's logits; texts are those of cwdfm.generate."""
+    write, facts = FAMILIES[name]
+    folder, network = write(tmp_path / "model")
+    model: cwdfm.LanguageModel = cwdfm.load(folder)
+    lm = integration.CwdfmLM(str(folder), draws=4, seed=2)
+    context, text = "the cat", "sat on"
+
+    def logits(x_t: Tensor, t: Tensor) -> Tensor:
+        found = reference_logits(network, model.swap(x_t), **facts)
+        found[..., len(model.tokenizer) :] = -torch.inf
+        return model.to_source(found.flatten(0, 1)).view_as(found)
+
+    x_1 = torch.tensor([model.tokenizer(f"{context} {text}")["input_ids"]])
+    fixed = torch.arange(x_1.shape[1])[None] < 2
+    flow = (model.source, model.schedule, model.swap(x_1))
+    expected = float(cwdfm.elbo(logits, *flow, fixed=fixed, draws=4, seed=2).nats_B)
+    ((score, _),) = lm.loglikelihood([SimpleNamespace(args=(context, f" {text}"))], True)
+    assert score == pytest.approx(-expected, rel=1e-4)
+    kwargs = {"until": ["sat"], "max_gen_toks": 6}
+    contexts = [context, "a big old dog"]
+    texts = lm.generate_until([SimpleNamespace(args=(each, kwargs)) for each in contexts])
+    solver = cwdfm.TopK(temperature=0.0)
+    stop = [*model.stop_ids, "sat"]
+    out = model.generate(prompts=contexts, max_new_tokens=6, solver=solver, stop=stop, seed=2)
+    assert texts == out.texts
+    chat = lm.apply_chat_template([{"role": "user", "content": "cat"}])
+    assert chat == "user cat the"
+
+
+def test_block_causal_language_models_only_generate(tmp_path: Path) -> None:
+    write, _ = FAMILIES["sdar"]
+    lm = integration.CwdfmLM(str(write(tmp_path)[0]))
+    request = SimpleNamespace(args=("the cat", {"until": [], "max_gen_toks": 5}))
+    assert len(lm.generate_until([request])) == 1
+    with pytest.raises(cwdfm.InputError, match=r"block by block"):
+        lm.loglikelihood([SimpleNamespace(args=("the cat", " sat"))], True)
+
+
 def test_command(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"doc_to_text": "{{question}}", "doc_to_choice": "choices", "doc_to_target": "answer"}
     write_task(tmp_path, "choose", QUESTIONS, output_type="multiple_choice", **options)
@@ -232,6 +273,7 @@ def test_command(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"solver": "nieghbor"}, "neighbor.*nieghbor"),
         ({"drwas": 4}, "drwas"),
         ({"steps": 0}, "steps.*0"),
+        ({"dtype": "float17"}, "dtype.*float17"),
     ],
 )
 def test_invalid_input(models: Path, options: dict[str, Any], facts: str) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import cwdfm
-from tests.support.language import FAMILIES, MASK, reference_logits
+from tests.support.language import EOS, FAMILIES, MASK, reference_logits
 
 PROMPTS = ["the cat sat", "a big old dog ran in the red house on the", "moon"]
 COUNT = 26  # ids of the tokenizer
@@ -112,3 +112,138 @@ def test_exact_cache_does_not_change_tokens(tmp_path: Path) -> None:
     solver = cwdfm.Euler(weight=cwdfm.Entropy(1.0))
     options: dict[str, Any] = {"prompts": PROMPTS, "max_new_tokens": 18, "solver": solver}
     assert model.generate(**options).tokens == model.generate(cache="none", **options).tokens
+
+
+@pytest.fixture(scope="module")
+def llada(tmp_path_factory: Any) -> cwdfm.LanguageModel:
+    model: cwdfm.LanguageModel = cwdfm.load(FAMILIES["llada"][0](tmp_path_factory.mktemp("l"))[0])
+    return model
+
+
+def certain(ids: list[int]) -> Any:
+    """A constraint that leaves one token at each position, the stop token at the last ones."""
+
+    def constraint(logits: Tensor, number: Tensor, position: Tensor) -> Tensor:
+        wanted = torch.tensor(ids)[position]
+        return torch.full_like(logits, -torch.inf).scatter(1, wanted[:, None], 0.0)
+
+    return constraint
+
+
+def test_constraints_decide_every_token(llada: cwdfm.LanguageModel) -> None:
+    ids = [7, 8, 9, 10, 11, 12]
+    out = llada.generate(
+        prompts=PROMPTS, max_new_tokens=6, constraint=certain(ids), block_length=4, stop=[]
+    )
+    assert out.tokens == [ids] * 3
+    assert out.texts == ["cat dog sat ran on mat"] * 3
+    never = list(range(8, COUNT))
+    out = llada.generate(prompts=PROMPTS, max_new_tokens=6, never=never, stop=[])
+    assert {token for row in out.tokens for token in row} <= {0, 2, 3, 4, 5, 6, 7}
+
+
+def test_stop_tokens_end_a_text_and_cost_nothing_after(llada: cwdfm.LanguageModel) -> None:
+    ids = [7, 8, EOS, 10, 11, 12, 13, 14]
+    options: dict[str, Any] = {"prompts": PROMPTS, "max_new_tokens": 8, "block_length": 4}
+    out = llada.generate(constraint=certain(ids), hold_stop=False, **options)
+    assert out.tokens == [[7, 8]] * 3
+    assert out.evaluations.tolist() == [4, 4, 4]  # the second block is not generated
+    ids = [7, 8, 9, 10, 11, 12, 13, 14]
+    text = llada.generate(constraint=certain(ids), stop=["sat"], **options)
+    assert text.texts == ["cat dog "] * 3
+    assert text.evaluations.tolist() == [4, 4, 4]
+
+
+def test_held_stop_tokens_wait_for_the_text_before_them(llada: cwdfm.LanguageModel) -> None:
+    """A model that is certain of the end everywhere, and prefers the last positions."""
+
+    def flood(logits: Tensor, number: Tensor, position: Tensor) -> Tensor:
+        logits = torch.zeros_like(logits)
+        logits[:, EOS] += 5.0 + position
+        return logits
+
+    options: dict[str, Any] = {"prompts": ["the cat"], "max_new_tokens": 8, "constraint": flood}
+    held = llada.generate(**options)
+    assert held.evaluations.tolist() == [1]  # the first open position ends the text
+    assert held.tokens == [[]]
+    seen: list[str] = []
+    free = llada.generate(hold_stop=False, callback=lambda t: seen.append(t[0]), **options)
+    assert free.evaluations.tolist() == [8]
+    assert [text.count("\u2591") for text in seen][:2] == [7, 6]  # from the end
+
+
+def test_callbacks_see_the_text_grow(llada: cwdfm.LanguageModel) -> None:
+    seen: list[list[str]] = []
+    out = llada.generate(
+        prompts=PROMPTS, max_new_tokens=6, block_length=3, stop=[], callback=seen.append
+    )
+    assert len(seen) == 6
+    assert seen[-1] == out.texts
+    for number in range(3):
+        opened = [texts[number].count("\u2591") for texts in seen]
+        assert opened == [5, 4, 3, 2, 1, 0]
+    assert out.tokens_per_forward.tolist() == [1.0] * 3
+
+
+def test_a_threshold_reveals_all_confident_tokens(llada: cwdfm.LanguageModel) -> None:
+    options: dict[str, Any] = {"prompts": PROMPTS, "max_new_tokens": 8, "stop": []}
+    fast = llada.generate(threshold=1e-9, **options)
+    assert fast.evaluations.tolist() == [1, 1, 1]
+    assert fast.tokens_per_forward.tolist() == [8.0] * 3
+    slow = llada.generate(threshold=1.0, **options)
+    assert slow.tokens == llada.generate(**options).tokens
+
+
+def test_approximate_caches_are_close_and_exact_for_one_step(llada: cwdfm.LanguageModel) -> None:
+    from cwdfm.language.results import agreement
+
+    prompts = [*PROMPTS, "the old bird sat in the tree", "fish"]
+    options: dict[str, Any] = {"prompts": prompts, "max_new_tokens": 16, "block_length": 4}
+    options["stop"] = []
+    exact = llada.generate(**options)
+    for cache in ("prefix", "dual"):
+        found = llada.generate(cache=cache, **options)
+        shares = [a[0] == b[0] for a, b in zip(found.tokens, exact.tokens, strict=True)]
+        assert 0.1 < agreement(found, exact) < 1.0, cache
+        assert sum(shares) >= 2, cache
+        # With one step per block every evaluation is complete.
+        once = llada.generate(cache=cache, steps=4, **options)
+        assert once.tokens == llada.generate(steps=4, **options).tokens
+    assert agreement(exact, exact) == 1.0
+
+
+def test_chat_templates_format_messages(llada: cwdfm.LanguageModel) -> None:
+    messages = [[{"role": "cat", "content": "sat on"}], [{"role": "dog", "content": "ran"}]]
+    chat = llada.generate(messages=messages, max_new_tokens=4)
+    plain = llada.generate(prompts=["cat sat on the", "dog ran the"], max_new_tokens=4)
+    assert chat.tokens == plain.tokens
+
+
+def test_bad_input_is_explained(llada: cwdfm.LanguageModel) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({}, "one of prompts"),
+        ({"prompts": ["the"], "templates": ["a [1]"]}, "prompts and templates"),
+        ({"prompts": "the"}, "prompts"),
+        ({"prompts": []}, "empty"),
+        ({"prompts": ["the", ""]}, "empty"),
+        ({"prompts": ["the " * 120], "max_new_tokens": 20}, "120 tokens.*128"),
+        ({"prompts": ["the <mask>"]}, "mask"),
+        ({"templates": ["the cat"]}, "no holes"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "conversations"),
+        ({"messages": [[{"role": "user"}]]}, "conversations"),
+        ({"prompts": ["the"], "max_new_tokens": 0}, "max_new_tokens"),
+        ({"prompts": ["the"], "block_length": 0}, "block_length"),
+        ({"prompts": ["the"], "cache": "exact"}, "'none', 'prefix', 'dual'"),
+        ({"prompts": ["the"], "cache": "all"}, "cache"),
+        ({"prompts": ["the"], "stop": "the"}, "stop"),
+        ({"prompts": ["the"], "stop": [999]}, "0..25"),
+        ({"prompts": ["the"], "never": [-1]}, "never"),
+        ({"prompts": ["the"], "solver": "neighbour"}, "neighbor"),
+        ({"prompts": ["the"], "solver": "euler", "threshold": 0.9}, "threshold"),
+        ({"prompts": ["the"], "threshold": 2.0}, "threshold"),
+        ({"prompts": ["the"], "constraint": 3}, "constraint"),
+        ({"prompts": ["the"], "steps": 0}, "steps"),
+    ]
+    for options, facts in wrong:
+        with pytest.raises(cwdfm.InputError, match=facts):
+            llada.generate(**{"max_new_tokens": 8, **options})

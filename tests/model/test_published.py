@@ -3,26 +3,20 @@
 `tests/model/published/record.py` recorded them, from small random weights.
 """
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
-from torch import Tensor
 
 import cwdfm
 from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.baselines.gidd import GIDD
 from cwdfm.baselines.sedd import SEDD
-from cwdfm.files import write_tensors
 from cwdfm.method import Flow
-from tests.support.texts import word_level
+from tests.support.published import recorded, write_dit
 
-RECORDED = Path(__file__).parent / "published"
 MASK, UNIFORM = cwdfm.MaskSource(7), cwdfm.UniformSource(8)
 METHODS = {
     "mdlm": Flow(MASK, cwdfm.Linear()),
@@ -38,29 +32,9 @@ METHODS = {
 }
 
 
-def recorded(name: str) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
-    """config.json, the weights, and the recorded inputs and logits."""
-    path = RECORDED / f"{name}.safetensors"
-    with safe_open(path, "pt") as file:
-        config = json.loads(file.metadata()["config"])
-    tensors = load_file(path)
-    weights = {k.removeprefix("weights."): x for k, x in tensors.items() if "weights." in k}
-    return config, weights, {k: x for k, x in tensors.items() if "weights." not in k}
-
-
-def folder(place: Path, name: str, remove: str = "", **changed: Any) -> Path:
-    """A folder as on the hub, with a small tokenizer of its own."""
-    config, weights, _ = recorded(name)
-    word_level(place, **changed.pop("tokenizer", {}))
-    (place / "config.json").write_text(json.dumps(config | changed))
-    kept = {k: x for k, x in weights.items() if not remove or remove not in k}
-    write_tensors(place / "model.safetensors", kept)
-    return place
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_logits_are_those_of_the_authors_code(tmp_path: Path, name: str) -> None:
-    trained = cwdfm.load(folder(tmp_path, name))
+    trained = cwdfm.load(write_dit(tmp_path, name))
     _, _, record = recorded(name)
     x, time, expected = record["x"], record["time"], record["logits"]
     assert trained.method == METHODS[name]
@@ -91,7 +65,7 @@ def test_logits_are_those_of_the_authors_code(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", METHODS)
 def test_samples_are_data_and_survive_saving(tmp_path: Path, name: str) -> None:
-    trained = cwdfm.load(folder(tmp_path / "theirs", name))
+    trained = cwdfm.load(write_dit(tmp_path / "theirs", name))
     out = cwdfm.generate(trained, n=2, steps=6, seed=1)
     assert int(out.tokens.max()) < 7
     bound = trained.method.likelihood(trained.model, out.tokens, draws=2)
@@ -102,14 +76,14 @@ def test_samples_are_data_and_survive_saving(tmp_path: Path, name: str) -> None:
 
 
 def test_gidd_without_uniform_noise_is_a_flow(tmp_path: Path) -> None:
-    trained = cwdfm.load(folder(tmp_path, "gidd", p_uniform=0.0))
+    trained = cwdfm.load(write_dit(tmp_path, "gidd", p_uniform=0.0))
     assert trained.method == Flow(MASK, cwdfm.Linear())
     solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0))
     assert int(cwdfm.generate(trained, solver, n=2, steps=4).tokens.max()) < 7
 
 
 def test_weights_of_a_lightning_checkpoint_are_its_moving_average(tmp_path: Path) -> None:
-    place = folder(tmp_path, "mdlm-time")
+    place = write_dit(tmp_path, "mdlm-time")
     expected = cwdfm.load(place).model.state_dict()
     (place / "model.safetensors").unlink()
     state = recorded("mdlm-time")[1]
@@ -153,7 +127,7 @@ class _Opened:
 
 @pytest.mark.parametrize("name", ["model.ckpt", "pytorch_model.bin"])
 def test_a_pickle_never_runs_code(tmp_path: Path, name: str) -> None:
-    place = folder(tmp_path, "mdlm")
+    place = write_dit(tmp_path, "mdlm")
     (place / "model.safetensors").unlink()
     saved = {"state_dict": recorded("mdlm")[1], "config": _Opened(tmp_path / "ran")}
     torch.save(saved, place / name)
@@ -190,4 +164,4 @@ def test_what_does_not_fit_is_rejected(
     tmp_path: Path, name: str, changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(cwdfm.InputError, match=message):
-        cwdfm.load(folder(tmp_path, name, **changed))
+        cwdfm.load(write_dit(tmp_path, name, **changed))

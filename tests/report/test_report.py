@@ -13,7 +13,9 @@ import pytest
 from cwdfm.cli import demo, evaluate
 from cwdfm.data import load
 from cwdfm.errors import InputError
+from cwdfm.metrics.distribution import distribution_scores
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.reference_statistics import ReferenceStatistics
 from cwdfm.report import Evaluation, MoleculeReference, TextSettings, report_folder
 from cwdfm.report.evaluate import sample_kind
 from cwdfm.report.molecule_table import LISTED, molecule_table
@@ -57,7 +59,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run(*arguments: object) -> None:
-    evaluate.main([str(a) for a in arguments])
+    counts = () if "--distribution" in arguments else ("--no-distribution",)
+    evaluate.main([str(a) for a in (*arguments, *counts)])
 
 
 def scores_of(out: Path) -> dict[str, Any]:
@@ -129,6 +132,30 @@ def test_training_on_other_data_than_the_default_is_noted(
         found = evaluate_molecules(gather([tmp_path / "a.jsonl"]), tmp_path, data=chosen)
         notes = [each[: len(note)] for each in found.notes if each.startswith("Novel molecules")]
         assert notes == [note] * noted
+
+
+def test_the_distribution_is_reported(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All scores of the metrics, in a table of their own, and a plot of the properties."""
+    pytest.importorskip("fcd_torch")
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    run(samples(tmp_path / "a.jsonl"), "--out", out, "--data", data, "--distribution")
+    held_out = load(data).texts("valid")
+    reference = {"Test": ReferenceStatistics.of(held_out)}
+    expected = distribution_scores(BY_HAND, reference, set(load(data).texts("train")))
+    (found,) = scores_of(out)["sets"]
+    assert found["distribution"]["properties"] == expected.to_json()["properties"]
+    for name, (value, std) in expected.scores.items():
+        assert found["distribution"]["scores"][name]["value"] == pytest.approx(value, rel=1e-4)
+        assert found["distribution"]["scores"][name]["std"] == pytest.approx(std, rel=1e-3)
+    assert scores_of(out)["compared_with"] == {"Test": len(held_out)}
+    printed = capsys.readouterr().out
+    assert re.search(r"^FCD/Test +[0-9]", printed, re.MULTILINE)
+    assert re.search(r"^\| novelty \| 0\.50 ", (out / "table.md").read_text(), re.MULTILINE)
+    assert (out / "properties.png").stat().st_size > 10_000
+    assert "<td>IntDiv</td>" in (out / "report.html").read_text()
 
 
 def test_scores_equal_the_metric(tmp_path: Path, data: str) -> None:
@@ -395,7 +422,7 @@ def test_notes_on_counts() -> None:
     reference = MoleculeReference(CanonicalSet(["C"]), ["C"], about)
     invalid, unparsable = _notes(rows, 4, reference)
     assert invalid == "No valid molecule: m."
-    assert unparsable.startswith("1,234 of 5,000 rows of mine")
+    assert unparsable.startswith("1,234 of 5,000 rows (24.7%) of mine")
     assert _notes(rows, 4, replace(reference, about=about | {"rows": {}})) == [invalid]
 
 

@@ -121,10 +121,13 @@ class Chain:
         np.put_along_axis(cut, order, np.where(before < self.top_p, likely, 0.0), -1)
         return np.asarray(cut / cut.sum(-1, keepdims=True))
 
-    def step_matrix(self, kappa: float, forward: float, backward: float = 0.0) -> Array:
+    def step_matrix(
+        self, kappa: float, forward: float | Array, backward: float | Array = 0.0
+    ) -> Array:
         """The exact law of one solver step, [states, states]; forward = inf for the last one.
 
-        By summing over all proposals, given which the tokens move on their own.
+        By summing over all proposals, given which the tokens move on their own. The hazards may
+        differ between states and coordinates: [S, N].
         """
         p_SNV = np.stack([self.posterior(x, kappa) for x in self.states])
         chance_SYN = self.drawn_from(p_SNV)[:, np.arange(self.length), self.data_YN]
@@ -135,20 +138,21 @@ class Chain:
             matrix = matrix.reshape(*matrix.shape[:2], -1)
         return np.asarray(matrix.sum(1))
 
-    def _outcomes(self, p_SNV: Array, forward: float, backward: float) -> Array:
+    def _outcomes(self, p_SNV: Array, forward: float | Array, backward: float | Array) -> Array:
         """Where each token goes in one step from all states, given the proposals, [S, Y, N, T]."""
         token = np.eye(self.vocab + self.mask)
         x_S1N, v_YN = np.array(self.states)[:, None], self.data_YN
         fixed_N = np.array([self.is_fixed(i) for i in range(self.length)])
         revealed_SYN = fixed_N | (x_S1N != self.vocab if self.mask else x_S1N == v_YN)
         revealed_SYN = np.broadcast_to(revealed_SYN, (len(x_S1N), *v_YN.shape))
-        if math.isinf(forward):
+        if np.ndim(forward) == 0 and math.isinf(forward):
             return np.where(revealed_SYN[..., None], token[x_S1N], token[v_YN])
         alpha_SYN = alphas(self.log_weight, revealed_SYN, p_SNV[:, None])
-        go_SYN = np.where(revealed_SYN, 0.0, alpha_SYN * forward)
+        forward, backward = (np.broadcast_to(h, x_S1N[:, 0].shape) for h in (forward, backward))
+        go_SYN = np.where(revealed_SYN, 0.0, alpha_SYN * forward[:, None])
         # p_0 puts 1/V on the present token of a uniform source, all on the mask otherwise
         noise_T = token[self.vocab] if self.mask else np.full(self.vocab, 1 / self.vocab)
-        backs_S1NT = backward * noise_T * (1 - token[x_S1N]) * ~fixed_N[:, None]
+        backs_S1NT = backward[:, None, :, None] * noise_T * (1 - token[x_S1N]) * ~fixed_N[:, None]
         rates_SYNT = go_SYN[..., None] * token[v_YN] + backs_S1NT
         total_SYN1 = rates_SYNT.sum(-1, keepdims=True)
         jump_SYNT = -np.expm1(-total_SYN1) * rates_SYNT / np.where(total_SYN1 > 0, total_SYN1, 1.0)
@@ -158,6 +162,25 @@ class Chain:
         """The chain's rate matrix per unit of integrated hazard, [states, states]."""
         step = 1e-7
         return (self.step_matrix(kappa, step) - np.eye(len(self.states))) / step
+
+    def marginal(self, kappa: float) -> Array:
+        """p_t(x) of all states, by summing over all data."""
+        return np.array([self._joint(x, kappa).sum() for x in self.states])
+
+    def conditional(self, x: State, i: int, kappa: float) -> Array:
+        """p(x_1^i = v | x^-i), [V]: the posterior that does not see coordinate i."""
+        joint_Y = self._joint(x, kappa, without=i)
+        law = np.bincount(self.data_YN[:, i], joint_Y, self.vocab)
+        return np.asarray(law / law.sum())
+
+    def _joint(self, x: State, kappa: float, without: int | None = None) -> Array:
+        """p(x_1) p_t(x | x_1) for all data [Y], over all coordinates but one."""
+        same_YN = self.data_YN == np.array(x)
+        noise_N = np.array(x) == self.vocab if self.mask else np.full(self.length, 1 / self.vocab)
+        chance_YN = kappa * same_YN + (1 - kappa) * noise_N
+        if without is not None:
+            chance_YN[:, without] = 1.0
+        return np.asarray(self.target.ravel() * chance_YN.prod(1))
 
     def data_law(self, law: Array) -> Array:
         """The part of a law over states that falls on data sequences, in row-major order."""

@@ -35,6 +35,13 @@ EXAMPLES: list[object] = [
     cwdfm.TopK("margin", top_p=0.9),
     cwdfm.EntropyBound(1.0, "confidence"),
     cwdfm.FirstHitting(cwdfm.Neighbor(1, 4.0)),
+    cwdfm.ThetaTrapezoidal(0.4),
+    cwdfm.ThetaRK2(0.7, temperature=0.8, top_p=0.9),
+    cwdfm.TopK(cwdfm.Neighbor(1, 4.0) + cwdfm.Entropy(1.0)),
+    cwdfm.Threshold(0.3),
+    cwdfm.KLASS(0.2, 0.1, 1),
+    cwdfm.PathPlanning(0.5),
+    cwdfm.Gibbs(cwdfm.Euler(hazard="integrated", temperature=0.8), tokens=2, begin=0.3),
 ]
 
 

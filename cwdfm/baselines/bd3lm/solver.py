@@ -21,6 +21,7 @@ from cwdfm.schedule import Schedule, Spacing, time_grid
 from cwdfm.solver import Euler, Samples, Solver
 from cwdfm.solver.sample import ScaledProgress
 from cwdfm.source import MaskSource
+from cwdfm.weight import Weight
 from cwdfm.weight.base import terms
 
 ANCESTRAL = Euler(hazard="integrated")
@@ -177,6 +178,12 @@ def block_grids(
 
 def cut_windows(solver: Solver) -> Solver:
     """The solver with windows of boundary "auto" cut off at the ends of a block."""
+    for name in ("score", "error", "solver"):
+        if isinstance(value := getattr(solver, name, None), Weight | Solver):
+            raise InputError(
+                f"{type(solver).__name__} with {name}={value} does not support blocks; use a "
+                f"solver with a weight= of its own, or a score"
+            )
     weight = getattr(solver, "weight", None)
     if weight is None or not is_dataclass(solver):
         return solver

@@ -26,12 +26,12 @@ from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.model.wrappers import BannedTokens
-from cwdfm.ops.categorical import nucleus, sample_categorical
+from cwdfm.ops.categorical import sample_categorical
 from cwdfm.ops.random import Purpose, uniform
-from cwdfm.schedule import Linear, Schedule
-from cwdfm.solver import Info, Samples, Solver, State, sample
-from cwdfm.solver.base import check_step, update
-from cwdfm.source import MaskSource, Source
+from cwdfm.schedule import Linear
+from cwdfm.solver import Info, Samples, State, sample
+from cwdfm.solver.step import Step, StepSolver
+from cwdfm.source import MaskSource
 
 S_END = 1e-6  # uniform noise has the order of sqrt(s), and the last step draws all of it at once
 
@@ -84,7 +84,7 @@ class GIDD(Method):
 
 
 @dataclass(frozen=True)
-class HybridChain(Solver):
+class HybridChain(StepSolver):
     """Steps of the reverse chain along t = 1 - s, each from the distribution of every token.
 
     `temperature` and `top_p` of the rule apply to the prediction.
@@ -93,31 +93,19 @@ class HybridChain(Solver):
     rule: Analytic
     noise: HybridNoise
 
-    @torch.no_grad()
-    def step(
-        self,
-        model: Model,
-        source: Source,
-        schedule: Schedule,
-        state: State,
-        t: float,
-        t_next: float,
-    ) -> tuple[State, Info]:
-        check_step(model, source, schedule, state, t, t_next)
+    def take(self, step: Step) -> tuple[State, Info]:
+        source, state, t, t_next = step.source, step.state, step.t, step.t_next
         positions = Positions.of(~state.fixed)  # a token that is not the mask may still be noise
         z_K, index_K = positions.take(state.tokens), state.index[positions.sequence]
         u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, state.step, positions.position)
         t_B = torch.full_like(state.index, t, dtype=torch.float32)
         drawn_K = torch.empty_like(z_K)
-        for k, logits_kV in predict_logits(model, source, state.tokens, t_B, positions):
-            p_kV = (logits_kV.double() / self.rule.temperature).softmax(-1)
-            if self.rule.top_p < 1:
-                p_kV = p_kV * nucleus(p_kV, self.rule.top_p)
-                p_kV = p_kV / p_kV.sum(-1, keepdim=True)
+        for k, logits_kV in predict_logits(step.model, source, state.tokens, t_B, positions):
+            p_kV = self.rule.probabilities(logits_kV)
             law_kT = self.noise.step_law(p_kV, z_K[k], 1 - t, 1 - t_next)
             drawn_K[k] = sample_categorical(law_kT.log(), u_K[k], dtype=self.rule.dtype)
         tokens_BN = positions.replace(state.tokens, drawn_K)
-        return update(source, state, tokens_BN, positions, t, t_next)
+        return step.finish(tokens_BN, positions)
 
 
 def _bound_terms(model: Model, method: GIDD, batch: BoundBatch) -> BoundTerms:

@@ -17,12 +17,10 @@ from cwdfm.baselines.sedd.graph import Graph, JumpLaw
 from cwdfm.baselines.sedd.noise import Noise
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
-from cwdfm.model.protocol import Model
 from cwdfm.ops.random import Purpose, uniform
-from cwdfm.schedule import Schedule
-from cwdfm.solver import Info, Solver, State
-from cwdfm.solver.base import DrawOptions, check_step, update
-from cwdfm.source import Source
+from cwdfm.solver import Info, State
+from cwdfm.solver.base import DrawOptions
+from cwdfm.solver.step import Step, StepSolver
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Analytic(ScoreSolver):
 
 
 @dataclass(frozen=True)
-class ReverseChain(Solver):
+class ReverseChain(StepSolver):
     """A step rule as a `Solver` of the library's sampling loop, along t = 1 - s.
 
     With the absorbing graph the initial sequence is fully masked, as at sigma = infinity. The noise
@@ -74,17 +72,8 @@ class ReverseChain(Solver):
     noise: Noise
     banned_tokens: tuple[int, ...] = ()
 
-    @torch.no_grad()
-    def step(
-        self,
-        model: Model,
-        source: Source,
-        schedule: Schedule,
-        state: State,
-        t: float,
-        t_next: float,
-    ) -> tuple[State, Info]:
-        check_step(model, source, schedule, state, t, t_next)
+    def take(self, step: Step) -> tuple[State, Info]:
+        source, state, t, t_next = step.source, step.state, step.t, step.t_next
         x_BN = state.tokens
         positions = Positions.of(source.movable(x_BN, state.fixed))
         b_K, i_K = positions.sequence, positions.position
@@ -95,14 +84,14 @@ class ReverseChain(Solver):
         tokens_BN = x_BN.clone()
         sigma = self.noise.sigma_at(1 - t)
         sigma_B = torch.full((len(x_BN),), sigma, dtype=torch.float32, device=x_BN.device)
-        for k, logits_kV in predict_logits(model, source, x_BN, sigma_B, positions):
+        for k, logits_kV in predict_logits(step.model, source, x_BN, sigma_B, positions):
             b_k, i_k = b_K[k], i_K[k]
             law = self._law(logits_kV, x_BN[b_k, i_k], t, t_next)
             jumps_k = jump_u_K[k] < law.prob_K
             if bool(jumps_k.any()):
                 drawn = self.rule.draw(law.log_weight_KV[jumps_k], target_u_K[k][jumps_k])
                 tokens_BN[b_k[jumps_k], i_k[jumps_k]] = drawn
-        return update(source, state, tokens_BN, positions, t, t_next)
+        return step.finish(tokens_BN, positions)
 
     def _law(self, logits_KV: Tensor, x_K: Tensor, t: float, t_next: float) -> JumpLaw:
         sigma, banned = self.noise.sigma_at(1 - t), list(self.banned_tokens)

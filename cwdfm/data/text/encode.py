@@ -23,7 +23,7 @@ _CALL = 1 << 20  # characters per call of the tokenizer, which bounds its memory
 _BATCH = 1 << 20  # characters per batch for a worker
 _MAX_GROUP = 1 << 12  # documents or pieces, if these are short
 
-_GUARD = (
+GUARD = (
     "in a script, call this under `if __name__ == '__main__':`, because worker processes import "
     "the script again"
 )
@@ -100,7 +100,7 @@ def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def check_main_guard() -> None:
     """Raise an error in a worker process that imports an unguarded script; it would hang."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise Interrupted(_GUARD)
+        raise Interrupted(GUARD)
 
 
 def encode(
@@ -133,7 +133,7 @@ def encode(
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
         raise Interrupted(
-            f"a worker process died; {_GUARD}; otherwise there may be too little memory: use fewer "
+            f"a worker process died; {GUARD}; otherwise there may be too little memory: use fewer "
             f"workers, or workers=1"
         ) from error
     finally:
@@ -146,14 +146,17 @@ _encoder: Encoder | None = None  # set in worker processes
 def _start(handed: "Queue[Encoder]") -> None:
     global _encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    exit_with_parent()
     _encoder = handed.get()
 
 
-def _exit_with_parent() -> None:
-    """End this process when its parent is killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+def exit_with_parent() -> None:
+    """End this worker process when its parent is killed."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
 

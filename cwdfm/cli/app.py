@@ -1,0 +1,254 @@
+"""`cwdfm app`: choose a model and a solver in a web page, sample, and watch every step."""
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from cwdfm.cli.app_form import Form, run, solver_settings
+from cwdfm.cli.options import flag, parse
+from cwdfm.errors import InputError, check_integer, load_extra
+from cwdfm.pretrained.model import bundled_models
+from cwdfm.solver_config import SOLVERS, option_names
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+NONE = "none"
+TEMPLATES = {
+    "novels-small": "The [12] of the [3] was closed.",
+    "qm9-mask-small": "[3]c1[4]1",
+    "qm9-uniform-small": "",
+}
+FRAME = """<iframe title="Replay" sandbox="allow-scripts" srcdoc="{page}"
+style="width: 100%; height: 42rem; border: 1px solid #8884; border-radius: 8px"></iframe>"""
+EMPTY = "The replay appears here."
+# Gradio's own pages need nothing from elsewhere, and nothing else should be fetched.
+POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Open a web page that samples models and plays the generation step by step.
+
+    It is reachable from this machine only, unless --host says otherwise: whoever can open the page
+    can load model folders of this machine and use its processors.
+    """
+
+    host: str = "127.0.0.1"  # the address to listen on
+    port: int = 7860  # the port to listen on; 0 for any free one
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
+    open: bool = True  # open the page in a browser
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command until Ctrl-C."""
+    options = parse("app", arguments, lambda _: Options())
+    check_integer("port", options.port, 0, 65_535)
+    port = free_port(options.host, options.port)
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    gradio = load_extra("gradio", "app")
+    if options.host not in LOCAL:
+        print(
+            f"note: everybody who can reach {options.host}:{port} can load model folders of this "
+            f"machine and use its processors",
+            flush=True,
+        )
+    folder = Path(tempfile.mkdtemp(prefix="cwdfm-app-"))
+    try:
+        serve(gradio, make_page(gradio, folder, options.device), options, port)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port(host: str, port: int) -> int:
+    """Check that the port can be listened on; 0 finds a free one."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port (0 "
+            f"for any free one) or --host, or stop the program that uses it"
+        ) from error
+
+
+def serve(gradio: Any, page: Any, options: Options, port: int) -> None:
+    """Serve the page until Ctrl-C."""
+    middleware = load_extra("starlette.middleware", "app").Middleware(_Policy)
+    page.launch(
+        server_name=options.host,
+        server_port=port,
+        inbrowser=options.open,
+        share=False,
+        quiet=True,
+        ssr_mode=False,
+        prevent_thread_lock=True,
+        footer_links=[],
+        theme=gradio.themes.Default(
+            font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+        ).set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300"),
+        app_kwargs={"middleware": [middleware]},
+    )
+    print(f"open http://{options.host}:{port} in a browser; Ctrl-C ends the app", flush=True)
+    page.block_thread()
+
+
+class _Policy:
+    """Add the content security policy to all responses."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_policy(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                header = (b"content-security-policy", POLICY.encode())
+                message = message | {"headers": [*message.get("headers", []), header]}
+            await send(message)
+
+        await self.app(scope, receive, send_with_policy)
+
+
+def make_page(gr: Any, folder: Path, device: str) -> Any:
+    """The page: a form on the left, the result on the right. `gr` is the module gradio."""
+    with gr.Blocks(title="cwdfm", analytics_enabled=False) as page:
+        gr.Markdown("# cwdfm\nSample a model, and watch every step of the generation.")
+        with gr.Row():
+            with gr.Column(scale=1, min_width=320):
+                form, settings = make_form(gr)
+                button = gr.Button("Sample", variant="primary")
+            with gr.Column(scale=2, min_width=320):
+                results = make_results(gr)
+
+        def sample(*values: Any, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
+            given = dict(zip([*form, *settings], values, strict=True))
+            where = Path(tempfile.mkdtemp(dir=folder))
+            try:
+                result = run(forms_of(given), where, device, progress)
+            # The parser of the command exits; nothing may end the app.
+            except (InputError, OSError, RuntimeError, MemoryError, SystemExit) as error:
+                known = isinstance(error, InputError)
+                text = str(error) if known else f"{type(error).__name__}: {error}"
+                raise gr.Error(escape(text), duration=None, print_exception=False) from error
+            frame = FRAME.format(page=escape(result.page)) if result.page else EMPTY
+            return [frame, result.rows, result.files, result.command, result.code]
+
+        inputs = [*form.values(), *settings.values()]
+        button.click(sample, inputs, results, api_name="sample", show_progress_on=results[0])
+    return page
+
+
+def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs, and those for the options of solvers; only the chosen solver's are visible."""
+    names = bundled_models()
+    form = {
+        "model": gr.Dropdown(
+            names,
+            value=names[0],
+            allow_custom_value=True,
+            label="Model",
+            info="A bundled model, or the path of a folder",
+        ),
+        "solver": gr.Dropdown(["auto", *SOLVERS], value="neighbor", label="Solver"),
+        "other": gr.Dropdown([NONE, *SOLVERS], value="euler", label="Compare with"),
+    }
+    settings = {}
+    with gr.Accordion("Settings of the solver", open=False):
+        for name, (kind, default) in solver_settings().items():
+            visible = name in option_names("neighbor")
+            settings[name] = make_setting(gr, name, kind, default, visible)
+    with gr.Row():
+        form["budget"] = gr.Radio(
+            ["steps", "evaluations"], value="steps", label="Number of", min_width=160
+        )
+        form["steps"] = gr.Number(64, precision=0, minimum=1, label="Per sample", min_width=100)
+    with gr.Row():
+        form["n"] = gr.Number(4, precision=0, minimum=1, label="Number of samples", min_width=100)
+        form["seed"] = gr.Number(0, precision=0, minimum=0, label="Seed", min_width=100)
+    form["prompt"] = gr.Textbox(label="Prompt", info="Text that every sample begins with")
+    form["template"] = gr.Textbox(
+        TEMPLATES.get(names[0], ""),
+        label="Template or scaffold",
+        info="A complete sample with holes: [12] stands for twelve tokens",
+    )
+    # In the browser: an answer of the server could replace what the user types meanwhile.
+    example = f"model => ({json.dumps(TEMPLATES)})[model] || ''"
+    form["model"].change(None, form["model"], form["template"], js=example, api_name=False)
+    form["solver"].change(
+        lambda solver: [gr.update(visible=name in _options(solver)) for name in settings],
+        form["solver"],
+        list(settings.values()),
+        api_name=False,
+        show_progress="hidden",
+    )
+    return form, settings
+
+
+def make_setting(gr: Any, name: str, kind: Any, default: Any, visible: bool) -> Any:
+    """The input for one option of a solver."""
+    given = {"value": default, "label": flag(name), "visible": visible}
+    if get_origin(kind) is not None:
+        return gr.Dropdown(list(get_args(kind)), **given)
+    if kind is bool:
+        return gr.Checkbox(**given)
+    return gr.Number(precision=0 if kind is int else None, **given)
+
+
+def make_results(gr: Any) -> list[Any]:
+    """The outputs, in the order of the returned values."""
+    replay = gr.HTML(EMPTY, elem_id="replay")
+    rows = gr.Dataframe(
+        headers=["solver", "sample", "evaluations"],
+        datatype=["str", "str", "number"],
+        column_widths=["26%", "48%", "26%"],
+        wrap=True,
+        interactive=False,
+        label="Samples",
+        elem_id="samples",
+    )
+    files = gr.Files(label="Download", interactive=False, elem_id="files")
+    command = gr.Code(
+        language="shell",
+        label="The same on the command line",
+        wrap_lines=True,
+        max_lines=8,
+        elem_id="command",
+    )
+    code = gr.Code(
+        language="python", label="The same in Python", wrap_lines=True, max_lines=12, elem_id="code"
+    )
+    return [replay, rows, files, command, code]
+
+
+def forms_of(given: dict[str, Any]) -> list[Form]:
+    """One form for each chosen solver. The second one shares those settings that it has too."""
+    for name in ("steps", "n", "seed"):
+        if given[name] is None:
+            raise InputError(f"{name} is empty; give a number")
+    shared = {name: given[name] for name in ("model", "steps", "n", "seed", "prompt", "template")}
+    shared["evaluations"] = given["budget"] == "evaluations"
+    changed = {
+        name: given[name]
+        for name, (_, default) in solver_settings().items()
+        if given[name] not in (None, default) and name in _options(given["solver"])
+    }
+    return [
+        Form(
+            solver=solver,
+            settings=tuple((k, v) for k, v in changed.items() if k in _options(solver)),
+            **shared,
+        )
+        for solver in dict.fromkeys((given["solver"], given["other"]))
+        if solver != NONE
+    ]
+
+
+def _options(solver: str) -> frozenset[str]:
+    return option_names("euler" if solver == "auto" else solver)

@@ -1,0 +1,117 @@
+"""The options of generation, checked and completed for a model."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_choice, check_instance, check_integer
+from cwdfm.language.block import Constraint
+from cwdfm.language.model import LanguageModel
+from cwdfm.language.session import CacheKind
+from cwdfm.schedule import Spacing
+from cwdfm.solver import EntropyBound, Solver, Threshold, TopK
+from cwdfm.solver_config import make_solver
+
+
+@dataclass(frozen=True)
+class Options:
+    """How texts are generated: see `generate_text`."""
+
+    solver: Solver
+    block_length: int | None
+    steps: int | None
+    grid: Spacing | Tensor
+    cache: CacheKind
+    stop_ids: tuple[int, ...]
+    stop_texts: tuple[str, ...]
+    hold_stop: bool
+    never: tuple[int, ...]
+    constraint: Constraint | None
+    seed: int
+    callback: Callable[[list[str]], object] | None
+
+
+def find_block(model: LanguageModel, block_length: int | None, templates: bool) -> int | None:
+    """Tokens per block; None for a single block, the default for templates."""
+    if block_length is None:
+        return model.block or (None if templates else model.block_length)
+    check_integer("block_length", block_length)
+    if model.block is not None and block_length != model.block:
+        raise InputError(
+            f"{model.family} has blocks of {model.block} tokens, got block_length={block_length}; "
+            f"omit it, or load the model with block={block_length}",
+            fields=("block_length",),
+        )
+    return block_length
+
+
+def find_cache(model: LanguageModel, cache: CacheKind | None) -> CacheKind:
+    """The cache; by default one that is exact, or none."""
+    if cache is None:
+        return "exact" if model.block is not None else "none"
+    check_choice("cache", cache, ("none", "prefix", "dual", "exact"))
+    supported: tuple[str, ...] = ("none", "prefix", "dual")
+    if model.block is not None:
+        supported = ("none", "exact")
+    if not getattr(model.network, "caches", True):
+        supported = ("none",)
+    if cache not in supported:
+        raise InputError(
+            f"{model.family} supports the caches {', '.join(map(repr, supported))}, got {cache!r}",
+            fields=("cache",),
+        )
+    return cache
+
+
+def find_solver(
+    model: LanguageModel,
+    solver: Solver | str | None,
+    threshold: float | None,
+    temperature: float | None,
+) -> Solver:
+    """The solver inside a block."""
+    masked = model.mask_id is not None
+    if threshold is not None:
+        if solver is not None or not masked:
+            reason = "with a solver" if masked else f"with {model.family}, which has no mask token"
+            raise InputError(f"threshold must be omitted {reason}", fields=("threshold",))
+        solver = Threshold(threshold, temperature=0.0)
+    elif solver is None:
+        solver = TopK(temperature=0.0) if masked else EntropyBound(0.1, temperature=0.6)
+    elif isinstance(solver, str):
+        solver = make_solver(solver)
+    check_instance("solver", solver, Solver, "TopK(temperature=0.0)")
+    assert isinstance(solver, Solver)
+    if temperature is not None:
+        if not hasattr(solver, "temperature"):
+            raise InputError(f"{solver!r} has no temperature; omit it")
+        solver = replace(solver, temperature=temperature)  # type: ignore[type-var]
+    return solver
+
+
+def find_stop(
+    model: LanguageModel, stop: Collection[str | int] | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The ids and the texts that end a text."""
+    if stop is None:
+        return model.stop_ids, ()
+    if isinstance(stop, str) or not isinstance(stop, Collection):
+        raise InputError(
+            f"stop must be a list of token ids and texts, got {stop!r}", fields=("stop",)
+        )
+    texts = tuple(each for each in stop if isinstance(each, str))
+    if "" in texts:
+        raise InputError("stop contains an empty text; omit it", fields=("stop",))
+    ids = [each for each in stop if not isinstance(each, str)]
+    return check_ids(model, "stop", ids), texts
+
+
+def check_ids(model: LanguageModel, name: str, ids: Any) -> tuple[int, ...]:
+    """Require a collection of the tokenizer's ids."""
+    count = len(model.tokenizer)
+    valid = isinstance(ids, Collection) and not isinstance(ids, str)
+    if not valid or not all(isinstance(i, int) and 0 <= i < count for i in ids):
+        raise InputError(f"{name} must contain ids 0..{count - 1}, got {ids!r}", fields=(name,))
+    return tuple(ids)

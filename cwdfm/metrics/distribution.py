@@ -1,0 +1,163 @@
+"""How close the distribution of sampled molecules is to that of the data: the metrics of MOSES.
+
+All of them but `valid` and `novelty` are computed over the valid samples, duplicates included:
+
+- `unique@k`: the share of distinct molecules among the first k;
+- `FCD`: the Frechet ChemNet distance;
+- `SNN`: the mean similarity to the nearest molecule of the data (Tanimoto, Morgan fingerprints);
+- `Frag`, `Scaf`: the cosine similarity of the counts of BRICS fragments and Murcko scaffolds;
+- `IntDiv`, `IntDiv2`: one minus the mean similarity of two samples, and for each sample the root
+  mean square instead of the mean;
+- `filters`: the share that passes the filters;
+- `logP`, `SA`, `QED`, `weight`: the Wasserstein distance of the property's distribution;
+- `novelty`: the share of distinct molecules that are not in the training set.
+
+Definitions follow Polykovskiy et al. (2020). The names of metrics that compare with data end in the
+name of the data, as in `FCD/Test`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cwdfm.errors import check_integer, check_strings, load_extra
+from cwdfm.metrics.chemnet import Moments, activations
+from cwdfm.metrics.descriptors import Bags, Descriptors
+from cwdfm.metrics.reference_statistics import Progress, ReferenceStatistics
+from cwdfm.metrics.tanimoto import similarities
+
+UNIQUE = {"unique@1k": 1000, "unique@10k": 10_000}
+REPLICATES = 20
+_COMPARED = 1000  # molecules compared between two reports of progress
+
+Estimate = tuple[float, float | None]  # a value and its standard deviation
+
+
+@dataclass(frozen=True, eq=False)
+class DistributionScores:
+    """The metrics that can be computed, and the properties of the valid molecules."""
+
+    scores: dict[str, Estimate]
+    properties: dict[str, NDArray[np.float64]]  # [n] each
+
+    def to_json(self) -> dict[str, Any]:
+        scores = {name: {"value": value, "std": std} for name, (value, std) in self.scores.items()}
+        properties = self.properties if len(self) else {}
+        means = {name: {"mean": x.mean(), "std": x.std()} for name, x in properties.items()}
+        return {"scores": scores, "properties": means}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.properties.values())))
+
+
+def distribution_scores(
+    samples: Sequence[str],
+    references: Mapping[str, ReferenceStatistics],
+    training: Set[str] | None = None,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress = lambda *_: None,
+) -> DistributionScores:
+    """Compare the distribution of samples with that of `references`.
+
+    Standard deviations are over bootstrap replicates, in which the samples are drawn with
+    replacement; those of `valid` and `novelty` are binomial, and `unique@k` has none.
+
+    references: by name, see `reference_statistics`.
+    training: canonical SMILES, for `novelty`.
+    workers: number of processes and threads. With more than one, a script needs an
+        `if __name__ == "__main__":` guard.
+    progress: called with the current stage, the molecules done and their number.
+    """
+    check_strings("samples", samples, "SMILES strings")
+    check_integer("replicates", replicates, 2)
+    found = Descriptors.of(
+        samples,
+        workers=workers,
+        progress=lambda done: progress("describing the samples", done, len(samples)),
+    )
+    n, distinct = len(found), set(found.smiles)
+    scores = {"valid": _share(n, len(samples))}
+    for name, k in UNIQUE.items():
+        if n >= k:
+            scores[name] = len(set(found.smiles[:k])) / k, None  # resampling would add duplicates
+    if not n:
+        return DistributionScores(scores, found.properties)
+    # Every metric is a function of how often each molecule counts: once, and as often as it is
+    # drawn in each replicate.
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), replicates)
+    weights_BN = np.concatenate([np.ones((1, n), drawn.dtype), drawn])
+
+    def estimate(of: Callable[[NDArray[Any]], float]) -> Estimate:
+        value, *others = (of(weights_N) for weights_N in weights_BN)
+        return value, float(np.std(others, ddof=1))
+
+    def mean(values_N: NDArray[Any]) -> Estimate:
+        return estimate(lambda weights_N: float(np.average(values_N, weights=weights_N)))
+
+    def compare(name: str, fingerprints: NDArray[np.uint64]) -> list[NDArray[np.float64]]:
+        parts = []
+        for start in range(0, n, _COMPARED):
+            rows = found.fingerprints[start : start + _COMPARED]
+            parts.append(similarities(rows, fingerprints, workers))
+            progress(f"comparing with {name}", start + len(rows), n)
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+    if n > 1:
+        x_ND = activations(found.smiles, lambda done: progress("ChemNet", done, n))
+        moments = [Moments.of(x_ND, weights_N) for weights_N in weights_BN]
+        for name, reference in references.items():
+            value, *others = (reference.moments.distance(each) for each in moments)
+            scores[f"FCD/{name}"] = value, float(np.std(others, ddof=1))
+    for name, reference in references.items():
+        scores[f"SNN/{name}"] = mean(compare(name, reference.fingerprints)[0])
+        for metric, ours, theirs in (
+            ("Frag", found.fragments, reference.fragments),
+            ("Scaf", found.scaffolds, reference.scaffolds),
+        ):
+            if ours.names and theirs:
+                scores[f"{metric}/{name}"] = estimate(_cosine(ours, theirs))
+    _, mean_N, square_N = compare("each other", found.fingerprints)
+    for name, values_N in (("IntDiv", mean_N), ("IntDiv2", square_N)):
+        similarity, error = mean(values_N)
+        # Each molecule occurs on both sides of the pairs, which doubles its influence.
+        scores[name] = 1 - similarity, error and 2 * error
+    scores["filters"] = mean(found.passes)
+    for name, reference in references.items():
+        for key, values_N in found.properties.items():
+            distance = _wasserstein(values_N, reference.properties[key])
+            scores[f"{key}/{name}"] = estimate(distance)
+    if training is not None:
+        scores["novelty"] = _share(len(distinct - training), len(distinct))
+    return DistributionScores(scores, found.properties)
+
+
+def _share(count: int, total: int) -> Estimate:
+    share = count / total
+    return share, math.sqrt(share * (1 - share) / total)
+
+
+def _cosine(ours: Bags, theirs: Mapping[str, int]) -> Callable[[NDArray[Any]], float]:
+    """The cosine of the angle between the counts of names."""
+    known = np.array([theirs.get(name, 0) for name in ours.names], float)
+    norm = math.sqrt(sum(count**2 for count in theirs.values()))
+
+    def cosine(weights_N: NDArray[Any]) -> float:
+        counts = ours.counts(weights_N)
+        length = float(np.linalg.norm(counts)) * norm
+        return float(counts @ known) / length if length else 0.0
+
+    return cosine
+
+
+def _wasserstein(
+    ours: NDArray[np.float64], theirs: NDArray[np.float64]
+) -> Callable[[NDArray[Any]], float]:
+    distance = load_extra("scipy.stats", "molecules").wasserstein_distance
+    return lambda weights_N: float(distance(ours, theirs, weights_N))

@@ -1,0 +1,139 @@
+"""Statistics of the molecules that samples are compared with, computed once and cached."""
+
+import json
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cwdfm.cache import Cache, cache_folder, cached, content_digest
+from cwdfm.data.dataset import damaged
+from cwdfm.data.moses import MOSES, TEST_SETS, published_statistics, read_test_set
+from cwdfm.data.readers import readable
+from cwdfm.data.reference import ReferenceMolecules
+from cwdfm.files import replacing
+from cwdfm.metrics.chemnet import Moments, activations
+from cwdfm.metrics.descriptors import (
+    PROPERTIES,
+    Bags,
+    Descriptors,
+    map_molecules,
+    synthetic_accessibility,
+)
+from cwdfm.metrics.tanimoto import pack_bits
+from cwdfm.provenance import package_version
+
+MAX_MOLECULES = 20_000  # of data that are no benchmark; they are in random order
+Progress = Callable[[str, int, int | None], object]  # stage, units done, their number if known
+_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceStatistics:
+    """What the distribution metrics need to know of a set of molecules."""
+
+    moments: Moments  # of ChemNet's activations
+    fingerprints: NDArray[np.uint64]  # [n, W]
+    fragments: dict[str, int]  # counts
+    scaffolds: dict[str, int]
+    properties: dict[str, NDArray[np.float64]]  # [n] each
+
+    def __len__(self) -> int:
+        return len(self.fingerprints)
+
+    @classmethod
+    def of(
+        cls, smiles: Sequence[str], workers: int = 1, progress: Progress = lambda *_: None
+    ) -> Self:
+        """Statistics of valid molecules."""
+        n = len(smiles)
+        found = Descriptors.of(
+            smiles,
+            filters=False,
+            workers=workers,
+            progress=lambda done: progress("describing the data", done, n),
+        )
+        x_ND = activations(found.smiles, lambda done: progress("ChemNet of the data", done, n))
+        counts = _counts(found.fragments), _counts(found.scaffolds)
+        return cls(Moments.of(x_ND), found.fingerprints, *counts, found.properties)
+
+    @classmethod
+    def of_moses(cls, name: str, workers: int, progress: Progress) -> Self:
+        """The statistics that MOSES publishes for a test set, which its table is based on.
+
+        SA is computed again, because its definition in RDKit has changed since.
+        """
+        smiles, found = read_test_set(name), published_statistics(name)
+
+        def report(done: int) -> None:
+            progress(f"SA of {name}", done, len(smiles))
+
+        values = {key: np.array(found[key]["values"]) for key in PROPERTIES}
+        values["SA"] = np.array(
+            list(map_molecules(synthetic_accessibility, smiles, workers, report))
+        )
+        moments = Moments(found["FCD"]["mu"].astype(np.float64), found["FCD"]["sigma"])
+        counts = dict(found["Frag"]["frag"]), dict(found["Scaf"]["scaf"])
+        return cls(moments, pack_bits(found["SNN"]["fps"]), *counts, values)
+
+    def save(self, path: Path) -> None:
+        """Write a `.npz` file atomically."""
+        arrays: dict[str, Any] = {f"property_{name}": x for name, x in self.properties.items()}
+        arrays |= {"mean": self.moments.mean, "covariance": self.moments.covariance}
+        arrays["names"] = np.array(json.dumps([self.fragments, self.scaffolds]))
+        with replacing(path) as part, part.open("xb") as file:
+            np.savez(file, fingerprints=self.fingerprints, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file written by `save`; InputError if it is damaged."""
+        try:
+            with (
+                readable(path),
+                path.open("rb") as file,
+                np.load(file, allow_pickle=False) as found,
+            ):
+                fragments, scaffolds = json.loads(str(found["names"]))
+                return cls(
+                    Moments(found["mean"], found["covariance"]),
+                    found["fingerprints"],
+                    fragments,
+                    scaffolds,
+                    {name: found[f"property_{name}"] for name in PROPERTIES},
+                )
+        except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError) as error:
+            raise damaged(path, str(error)) from error
+
+
+def _counts(bags: Bags) -> dict[str, int]:
+    return dict(zip(bags.names, np.bincount(bags.ids).tolist(), strict=True))
+
+
+def reference_statistics(
+    reference: ReferenceMolecules, *, workers: int = 1, progress: Progress = lambda *_: None
+) -> dict[str, ReferenceStatistics]:
+    """Statistics by name: Test and TestSF (new scaffolds) for MOSES, otherwise Test.
+
+    Test are the held-out molecules, or those of a file without a split: at most `MAX_MOLECULES`.
+    """
+    kind = ReferenceStatistics
+    versions = {name: package_version(name) for name in ("rdkit", "fcd_torch")}
+
+    def load(name: str, data: object, make: Callable[[], ReferenceStatistics]) -> Any:
+        key = {"format": _FORMAT, "statistics": data, **versions}
+        path = Cache(cache_folder()).path(f"{reference.name}-{name}-statistics", key, ".npz")
+        return cached(path, make, read=kind.load, write=kind.save)
+
+    if reference.source.get("package") == MOSES.package:
+        return {
+            name: load(name, MOSES.origin(), partial(kind.of_moses, name, workers, progress))
+            for name in TEST_SETS
+        }
+    smiles = (reference.held_out or reference.training)[:MAX_MOLECULES]
+    make = partial(kind.of, smiles, workers, progress)
+    return {"Test": load("Test", content_digest(smiles), make)}

@@ -1,0 +1,69 @@
+"""Tanimoto similarities of binary fingerprints, |a and b| / |a or b|.
+
+Fingerprints are rows of 64-bit words [n, W]. All pairs of two sets are compared; nothing of size
+[n, m] is stored.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba.core.types import int64
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from cwdfm.ops.dispatch import numba_jit
+
+_ROWS = 64  # rows of a task
+
+
+def pack_bits(bits_NK: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Pack zeros and ones [n, K] into words [n, K / 64]."""
+    return np.packbits(bits_NK, axis=1).view(np.uint64)
+
+
+def similarities(
+    a_NW: NDArray[np.uint64], b_MW: NDArray[np.uint64], threads: int = 1
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Largest, mean and root mean square similarity of each row of `a` to the rows of `b`."""
+    out_N3 = np.zeros((len(a_NW), 3))
+    a_NW, b_MW = np.ascontiguousarray(a_NW), np.ascontiguousarray(b_MW)
+
+    def compare(start: int) -> None:  # numba releases the GIL
+        _compare(a_NW[start : start + _ROWS], b_MW, out_N3[start : start + _ROWS])
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(compare, range(0, len(a_NW), _ROWS)))
+    largest_N, sum_N, squares_N = out_N3.T
+    return largest_N, sum_N / len(b_MW), np.sqrt(squares_N / len(b_MW))
+
+
+def _count_ones(_: Any, word: Any) -> Any:
+    """The number of ones in a word: one instruction, which numba does not export."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return int64(word), build  # not unsigned: numba adds int64 and uint64 as floats
+
+
+_popcount: Any = intrinsic(_count_ones)
+
+
+@numba_jit
+def _compare(a_NW: np.ndarray, b_MW: np.ndarray, out_N3: np.ndarray) -> None:
+    """Add up the largest similarity, the sum and the sum of squares of each row."""
+    for i in range(len(a_NW)):
+        largest, total, squares = 0.0, 0.0, 0.0
+        for j in range(len(b_MW)):
+            both, either = 0, 0
+            for k in range(a_NW.shape[1]):
+                both += _popcount(a_NW[i, k] & b_MW[j, k])
+                either += _popcount(a_NW[i, k] | b_MW[j, k])
+            similarity = both / either if either else 1.0
+            largest = max(largest, similarity)
+            total += similarity
+            squares += similarity * similarity
+        out_N3[i, 0] = largest
+        out_N3[i, 1] = total
+        out_N3[i, 2] = squares

@@ -1,0 +1,134 @@
+"""DiffusionGemma: blocks ("canvases") of uniform noise behind a causal encoder of the prefix.
+
+The decoder attends to the encoder's keys and values and to all tokens of the canvas. Logits have a
+softcap and no shift. In every step the decoder also receives the logits of the step before
+(self-conditioning), divided by the temperature of the draws as in transformers.
+
+Shapes: B batch, L tokens per canvas, K tokens, V ids, D width.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cwdfm.errors import load_extra
+from cwdfm.language.model import LanguageModel
+from cwdfm.language.session import Canvas
+from cwdfm.pretrained.decoder import LoadOptions
+from cwdfm.pretrained.masked_lm import read_transformers
+from cwdfm.pretrained.text_tokenizer import find_stop, read_tokenizer
+from cwdfm.solver import Solver
+
+
+class DiffusionGemmaNetwork(nn.Module):
+    """`DiffusionGemmaForBlockDiffusion` of transformers."""
+
+    caches = False  # none to choose: the encoder always caches the prefix
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network: Any = network
+
+    @property
+    def num_tokens(self) -> int:
+        count: int = self.network.config.text_config.vocab_size
+        return count
+
+    def logits(self, hidden_KD: Tensor) -> Tensor:
+        """Logits [K, V], float32."""
+        cap = self.network.final_logit_softcapping
+        logits_KV: Tensor = self.network.lm_head(hidden_KD).float()
+        return logits_KV.div_(cap).tanh_().mul_(cap)
+
+    def session(self, model: LanguageModel, canvas: Canvas, solver: Solver) -> "GemmaSession":
+        """A batch in generation."""
+        return GemmaSession(self, canvas, getattr(solver, "temperature", 1.0) or 1.0)
+
+
+class GemmaSession:
+    """Encodes the prefix, then evaluates one canvas after the other."""
+
+    def __init__(self, owner: DiffusionGemmaNetwork, canvas: Canvas, temperature: float) -> None:
+        self.owner, self.canvas, self.temperature = owner, canvas, temperature
+        self.network: Any = owner.network
+        transformers = load_extra("transformers", "text")
+        config = self.network.config.get_text_config(decoder=True)
+        self.cache = transformers.DynamicCache(config=config)
+        self._encode(slice(0, canvas.begin))
+
+    def start(self, block: slice) -> None:
+        self.block = block
+        self.previous: Tensor | None = None
+        decoder = self.network.model.decoder
+        self.mask = decoder.create_diffusion_decoder_attention_mask(
+            config=self.network.config,
+            inputs_embeds=self.canvas.tokens[:, block, None],  # only its shape matters
+            past_key_values=self.cache,
+            decoder_attention_mask=self.canvas.valid[:, : block.stop],
+        )
+
+    def hidden(self, x_AL: Tensor, rows_A: Tensor | None) -> Tensor:
+        if rows_A is None:
+            self.canvas.tokens[:, self.block] = x_AL
+        else:
+            self.canvas.tokens[rows_A, self.block] = x_AL
+        hidden_BLD: Tensor = self.network.model.decoder(
+            decoder_input_ids=self.canvas.tokens[:, self.block],
+            past_key_values=self.cache,
+            self_conditioning_logits=self.previous,
+            decoder_attention_mask=self.mask,
+            decoder_position_ids=self.canvas.position[:, self.block],
+        ).last_hidden_state
+        self.previous = self._conditioning(hidden_BLD)
+        return hidden_BLD if rows_A is None else hidden_BLD[rows_A]
+
+    def finish(self) -> None:
+        self._encode(self.block)
+
+    def select(self, rows: Tensor) -> None:
+        self.canvas = self.canvas.select(rows)
+        self.cache.batch_select_indices(rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows)
+
+    def _conditioning(self, hidden_BLD: Tensor) -> Tensor:
+        """The logits [B, L, V] that the next step receives; one sequence at a time in float32."""
+        shape = (*hidden_BLD.shape[:2], self.owner.num_tokens)
+        out_BLV = torch.empty(shape, dtype=hidden_BLD.dtype, device=hidden_BLD.device)
+        for hidden_LD, out_LV in zip(hidden_BLD, out_BLV, strict=True):
+            out_LV.copy_(self.owner.logits(hidden_LD).div_(self.temperature))
+        return out_BLV
+
+    def _encode(self, columns: slice) -> None:
+        """Add final tokens to the cache."""
+        encoder, canvas = self.network.model.encoder, self.canvas
+        ids, position = canvas.tokens[:, columns], canvas.position[:, columns]
+        blank = torch.empty(*ids.shape, 0, dtype=self.network.dtype, device=ids.device)
+        masks = encoder.create_masks_for_generate(
+            config=self.network.config,
+            inputs_embeds=blank,  # only its shape matters
+            attention_mask=canvas.valid[:, : columns.stop],
+            past_key_values=self.cache,
+            position_ids=position,
+        )
+        encoder(
+            input_ids=ids, attention_mask=masks, past_key_values=self.cache, position_ids=position
+        )
+
+
+def read_diffusion_gemma(
+    folder: Path, config: dict[str, Any], options: LoadOptions
+) -> LanguageModel:
+    """Canvases of 256 tokens, the length in training; 48 steps, the default of transformers."""
+    tokenizer = read_tokenizer(folder, options)
+    network = read_transformers(folder, "DiffusionGemmaForBlockDiffusion", options)
+    return LanguageModel(
+        DiffusionGemmaNetwork(network),
+        tokenizer,
+        "DiffusionGemma",
+        block_length=config["canvas_length"],
+        block_steps=48,
+        whole_blocks=True,
+        stop_ids=find_stop(folder, config.get("text_config", {}), tokenizer),
+        length=config["text_config"]["max_position_embeddings"],
+    )

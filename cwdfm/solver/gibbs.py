@@ -1,0 +1,120 @@
+"""Gibbs correction: after each step of a solver, draw some tokens again given all others."""
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_choice, check_instance, check_integer
+from cwdfm.model.positions import Positions
+from cwdfm.model.protocol import Model
+from cwdfm.ops.random import Purpose
+from cwdfm.schedule import Schedule
+from cwdfm.solver.base import DrawOptions, Info, Solver, State, advance
+from cwdfm.solver.correction import leave_out
+from cwdfm.solver.step import Step
+from cwdfm.source import Source
+
+
+@dataclass(frozen=True)
+class Gibbs(Solver):
+    """A solver with a Gibbs correction after each of its steps but the last (informed correctors,
+    Zhao et al. 2024). It costs one more model evaluation per step.
+
+    The correction draws coordinates of the state x_t again, given all others:
+
+        mask source:     revealed x^i ~ p_{1|t}^i(. | x with i masked)
+        uniform source:  x^i ~ kappa_t p(x_1^i = . | x^-i) + (1 - kappa_t) / V.
+
+    With one random token this is a Gibbs step, which leaves p_t invariant. Several tokens at once
+    treat them as independent.
+
+    - `solver`: any solver of a flow. Its temperature and nucleus also apply here.
+    - `tokens`: number of tokens per step.
+    - `select`: "random" tokens, or, with a uniform source, those with the lowest probability given
+      the others ("unlikely"), which corrects more errors but does not leave p_t invariant.
+    - `begin`: the first time of a correction.
+    """
+
+    solver: Solver
+    tokens: int = 1
+    select: Literal["random", "unlikely"] = "random"
+    begin: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_instance("solver", self.solver, Solver, "Euler()")
+        check_integer("tokens", self.tokens)
+        check_choice("select", self.select, ("random", "unlikely"))
+        if not isinstance(self.begin, int | float) or not 0 <= self.begin < 1:
+            raise InputError(f"begin must be a time in [0, 1), got {self.begin!r}")
+
+    def step(
+        self,
+        model: Model,
+        source: Source,
+        schedule: Schedule,
+        state: State,
+        t: float,
+        t_next: float,
+    ) -> tuple[State, Info]:
+        if source.marks_noise and self.select == "unlikely":
+            raise InputError(
+                f"select='unlikely' needs the prediction of every token from the others, which a "
+                f"model with {source} gives at masks only; use select='random', or PathPlanning"
+            )
+        after, info = self.solver.step(model, source, schedule, state, t, t_next)
+        if t_next == 1 or t_next < self.begin:
+            return after, info
+        step = Step(model, source, schedule, after, t_next, 1.0)
+        with torch.no_grad():
+            tokens_BN, rows = (self._masked if source.marks_noise else self._uniform)(step)
+        changed_BN = tokens_BN != state.tokens
+        corrected = replace(advance(source, after, tokens_BN), step=after.step)
+        return corrected, replace(
+            info,
+            forward=changed_BN & ~info.backward,
+            backward=changed_BN & info.backward,
+            evaluated=info.evaluated + rows.mask.any(1).long(),
+            logit_evaluations=info.logit_evaluations + len(rows),
+        )
+
+    def _draw(self, logits_KV: Tensor, u_K: Tensor) -> Tensor:
+        options = self.solver if isinstance(self.solver, DrawOptions) else DrawOptions()
+        return options.draw(logits_KV, u_K)
+
+    def _choose(self, rank_BN: Tensor, allowed_BN: Tensor) -> Tensor:
+        """The `tokens` allowed coordinates of lowest rank, bool [B, N]."""
+        rank_BN = torch.where(allowed_BN, rank_BN, inf)
+        low_BK, place_BK = rank_BN.topk(min(self.tokens, rank_BN.shape[1]), largest=False)
+        return torch.zeros_like(allowed_BN).scatter(1, place_BK, low_BK < inf)
+
+    def _masked(self, step: Step) -> tuple[Tensor, Positions]:
+        revealed_BN = ~step.movable & ~step.state.fixed
+        chosen_BN = self._choose(step.uniform(Purpose.SELECT), revealed_BN)
+        rows = Positions.of(chosen_BN)
+        hidden_BN = torch.where(chosen_BN, step.source.vocab_size, step.tokens)
+        logits_KV = step.logits(hidden_BN, step.times(step.t), rows)
+        token_K = self._draw(logits_KV, rows.take(step.uniform(Purpose.REDRAW)))
+        return rows.replace(step.tokens, token_K), rows
+
+    def _uniform(self, step: Step) -> tuple[Tensor, Positions]:
+        free_BN, kappa = ~step.state.fixed, float(step.schedule.kappa(step.t))
+        vocab = step.source.vocab_size
+        rank_BN = step.uniform(Purpose.SELECT)
+        rows = Positions.of(self._choose(rank_BN, free_BN) if self.select == "random" else free_BN)
+        x_K = rows.take(step.tokens)
+        logits_KV = step.logits(step.tokens, step.times(step.t), rows)
+        others_KV = leave_out(logits_KV, x_K, kappa, vocab)
+        if self.select == "unlikely":
+            p_K = others_KV.double().softmax(-1).gather(1, x_K[:, None])[:, 0]
+            chosen_BN = self._choose(rows.scatter(p_K) + 1e-12 * rank_BN, free_BN)
+        else:
+            chosen_BN = rows.mask
+        token_K = self._draw(others_KV, rows.take(step.uniform(Purpose.REDRAW)))
+        u_BN = step.uniform(Purpose.KEEP)
+        # A token is noise if u >= kappa, and the rest of u is uniform then.
+        noise_BN = ((u_BN - kappa) / (1 - kappa) * vocab).long().clamp(0, vocab - 1)
+        drawn_BN = torch.where(u_BN < kappa, rows.replace(step.tokens, token_K), noise_BN)
+        return torch.where(chosen_BN, drawn_BN, step.tokens), rows

@@ -1,0 +1,114 @@
+"""Jump your steps (Park et al. 2024): place the times of a grid where parallel draws cost least.
+
+A step from t_a uses its prediction until the next time of the grid. At time t_j the state x_j would
+allow a better one. With rates lambda p(v), the Kullback-Leibler divergence between the chain and
+its simulation on a grid grows at the rate lambda_t D(a, j), where
+
+    D(a, j) = E sum_i [x_1^i != x_j^i] log(p_j(x_1^i) / p_a(x_1^i)) + p_j(x_j^i) - p_a(x_j^i).
+
+For a mask source the last two terms are zero. D is measured on data along noising paths that share
+their random draws, and dynamic programming finds the grid with the smallest sum over all its steps.
+
+Shapes: M fine intervals, B sequences, N length.
+"""
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_logits
+from cwdfm.model.protocol import Model
+from cwdfm.path import MixturePath
+from cwdfm.schedule import Schedule, time_grid
+from cwdfm.solver.sample import Samples
+from cwdfm.source import Source
+
+
+@torch.no_grad()
+def jump_your_steps(
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    tokens: Tensor | Samples,
+    steps: int,
+    *,
+    resolution: int = 64,
+    seed: int = 0,
+) -> Tensor:
+    """The best grid of `steps` steps, float64 [steps + 1]: pass it to `sample` as `grid`.
+
+    Args:
+        model: Maps tokens [B, N] and times [B] to logits [B, N, V] of p_{1|t}.
+        source: The source distribution p_0.
+        schedule: The schedule kappa.
+        tokens: Data, or samples of the model from many steps, [B, N]. A few dozen suffice.
+        steps: The number of steps, at most `resolution`.
+        resolution: The number of times to choose from, equally spaced in kappa. The model is
+            evaluated once at each of them.
+        seed: The random seed of the noise.
+    """
+    check_flow_network(model)
+    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    check_integer("steps", steps)
+    check_integer("resolution", resolution, 2)
+    if steps > resolution:
+        raise InputError(
+            f"{steps} steps need at least as many times to choose from, got resolution="
+            f"{resolution}; set resolution={2 * steps}"
+        )
+    x_1 = tokens.tokens if isinstance(tokens, Samples) else tokens
+    x_1 = x_1.to(model_device(model) or x_1.device)
+    times = time_grid(schedule, resolution, "kappa")
+    cost = step_costs(model, MixturePath(source, schedule), x_1, times, seed)
+    return times[best_path(cost, steps)]
+
+
+def step_costs(model: Model, path: MixturePath, x_1: Tensor, times: Tensor, seed: int) -> Tensor:
+    """The cost of a step from each of the times to each later one, [M, M + 1]; inf elsewhere."""
+    rows = Positions.of(torch.ones_like(x_1, dtype=torch.bool))
+    vocab = path.source.vocab_size
+    states, data, noise = [], [], []  # x_j, log p_j(x_1) and p_j(x_0), each [B N]
+    with evaluating(model):
+        for t in times[:-1].tolist():
+            t_B = torch.full((len(x_1),), t, dtype=torch.float64, device=x_1.device)
+            sample = path.sample(x_1, t_B, seed=seed)  # the same draws at every time
+            x_1_K, x_0_K = rows.take(x_1), rows.take(sample.x_0)
+            parts = []
+            for k, logits_kV in predict_logits(model, path.source, sample.x_t, t_B, rows):
+                log_p_kV = logits_kV.double().log_softmax(-1)
+                at_x_0_k = log_p_kV.gather(1, x_0_K[k, None].clamp(max=vocab - 1))[:, 0].exp()
+                at_x_0_k = torch.where(x_0_K[k] < vocab, at_x_0_k, 0.0)
+                parts.append((log_p_kV.gather(1, x_1_K[k, None])[:, 0], at_x_0_k))
+            states.append(rows.take(sample.x_t))
+            data.append(torch.cat([part[0] for part in parts]))
+            noise.append(torch.cat([part[1] for part in parts]))
+    x_MK, log_p_MK, noise_MK = (torch.stack(each) for each in (states, data, noise))
+    right_MK = x_MK == x_1_K
+    p_MK = torch.where(right_MK, log_p_MK.exp(), noise_MK)  # p_j(x_j)
+    moves_M = path.schedule.kappa(times).diff() / path.schedule.survival(times[:-1])
+    cost = torch.full((len(data), len(times)), torch.inf, dtype=torch.float64)
+    for a in range(len(data)):
+        right_JK = right_MK[a:]
+        gain_JK = torch.where(right_JK, 0.0, log_p_MK[a:] - log_p_MK[a])
+        if not path.source.marks_noise:
+            stale_JK = torch.where(right_JK, log_p_MK[a].exp(), noise_MK[a])
+            gain_JK += p_MK[a:] - stale_JK
+        cost[a, a + 1 :] = (moves_M[a:] * gain_JK.sum(1).cpu()).cumsum(0) / len(x_1)
+    return cost
+
+
+def best_path(cost: Tensor, steps: int) -> Tensor:
+    """The indices 0 = i_0 < ... < i_steps = M with the smallest sum of costs, int64 [steps + 1]."""
+    best = torch.full((cost.shape[1],), torch.inf, dtype=torch.float64)
+    best[0] = 0.0
+    before = []
+    for _ in range(steps):
+        best, previous = (best[:-1, None] + cost).min(0)
+        before.append(previous)
+    place = cost.shape[1] - 1
+    chosen = [place]
+    for previous in reversed(before):
+        place = int(previous[place])
+        chosen.append(place)
+    return torch.tensor(chosen[::-1])

@@ -1,0 +1,187 @@
+"""Two-stage solvers (Ren et al. 2025): a second prediction, made within the step, corrects it.
+
+Both work in the clock of the integrated hazard, in which a coordinate jumps at rate alpha^i to a
+token drawn from p^i = p_{1|t}^i(. | x). Stage one jumps from x to y with the rates of x, for a
+fraction theta of the hazard H. Stage two combines the rates of x and of y at the middle time:
+
+    trapezoidal:  from y, for (1 - theta) H:   (a alpha*^i p*^i - (a - 1) alpha^i p^i)_+,
+                  a = 1 / (2 theta (1 - theta))
+    RK2:          from x, for H:               c alpha*^i p*^i + (1 - c) alpha^i p^i,
+                  c = 1 / (2 theta)
+
+where * marks what belongs to y. Rates are functions of the token, so jumps depend on both
+predictions. The last step reveals everything with one prediction.
+
+The logits of coordinates that may jump are stored: [K, V].
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, is_number
+from cwdfm.model.positions import Positions
+from cwdfm.ops.categorical import sample_categorical
+from cwdfm.ops.random import Purpose
+from cwdfm.solver.base import DrawOptions, Info, State
+from cwdfm.solver.step import Step, StepSolver
+from cwdfm.weight import Weight
+
+
+@dataclass(frozen=True)
+class TwoStage(DrawOptions, StepSolver):
+    """A step with two predictions."""
+
+    theta: float = 0.5
+    weight: Weight | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight is not None and not isinstance(self.weight, Weight):
+            raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
+        self.check_theta()
+
+    @abstractmethod
+    def check_theta(self) -> None:
+        """Raise an error unless theta is in its range."""
+
+    @property
+    @abstractmethod
+    def coefficients(self) -> tuple[float, float]:
+        """The coefficients of the rates of y and of x in the second stage."""
+
+    @property
+    @abstractmethod
+    def continues(self) -> bool:
+        """Whether the second stage continues from y for the rest of the step, or repeats it."""
+
+    def take(self, step: Step) -> tuple[State, Info]:
+        source, x_BN = step.source, step.tokens
+        if step.last:
+            rows = Positions.of(step.movable)
+            return step.finish(step.propose(step.times(step.t), rows, self)[0], rows)
+        if self.weight is not None and not source.marks_noise:
+            raise InputError(
+                f"{type(self).__name__} supports a weight with a mask source only, because {source}"
+                f" does not show which coordinates are masked; omit the weight, or use Euler"
+            )
+        hazard = float(step.schedule.integrated_hazard(step.t, step.t_next))
+        first, second = self.theta * hazard, (1 - self.theta if self.continues else 1.0) * hazard
+        on_y, on_x = self.coefficients
+        needs_logits = self.weight is not None and self.weight.needs_logits
+        survival = step.schedule.survival(step.t) * torch.tensor(-first).exp()
+        middle = float(step.schedule.inverse(1 - survival))
+        clock_BN = step.exponential(Purpose.BACKWARD)
+        rows_x = Positions.of(step.movable)
+        if needs_logits:
+            logits_KV = step.logits(x_BN, step.times(step.t), rows_x)
+            alpha_BN = self._alpha(step, step.movable, rows_x, logits_KV)
+        else:
+            alpha_BN = self._alpha(step, step.movable)
+        jump_BN = step.movable & (step.exponential(Purpose.FORWARD) < alpha_BN * first)
+        left_BN = step.movable & ~jump_BN if source.marks_noise else step.movable
+        again_BN = left_BN if self.continues else step.movable  # where the second stage may jump
+        if not needs_logits:  # the rates are bounded before the model is evaluated
+            after_BN = self._alpha(step, left_BN).where(left_BN, alpha_BN)
+            bound_BN = on_y * after_BN + max(on_x, 0.0) * alpha_BN
+            again_BN = again_BN & (clock_BN < bound_BN * second)
+            rows_x = Positions.of(jump_BN | again_BN)
+            logits_KV = step.logits(x_BN, step.times(step.t), rows_x)
+        u_K = rows_x.take(step.uniform(Purpose.PROPOSAL))
+        y_BN = torch.where(jump_BN, rows_x.replace(x_BN, self.draw(logits_KV, u_K)), x_BN)
+
+        again, where = Positions.of(again_BN), rows_x.flat
+        p_KV = self.probabilities(logits_KV[torch.searchsorted(where, again.flat)])
+        q_KV, rows_y = p_KV.clone(), again
+        if not self.continues:  # a jump of the first stage does not change its own rate
+            rows_y = Positions.of(again_BN & ~jump_BN)
+        logits_y_KV = step.logits(y_BN, step.times(middle), rows_y)
+        q_KV[torch.searchsorted(again.flat, rows_y.flat)] = self.probabilities(logits_y_KV)
+        if needs_logits:
+            after_BN = self._alpha(step, left_BN, rows_y, logits_y_KV).where(left_BN, alpha_BN)
+        x_rate_KV = again.take(alpha_BN)[:, None] * p_KV
+        rate_KV = (on_y * again.take(after_BN)[:, None] * q_KV + on_x * x_rate_KV).clamp(min=0)
+        moves_K = again.take(clock_BN) < rate_KV.sum(1) * second
+        # A row without any rate does not move; ones only keep its draw defined.
+        mass_KV = torch.where(moves_K[:, None], rate_KV, 1.0)
+        u_K = again.take(step.uniform(Purpose.RENOISE))
+        token_K = sample_categorical(mass_KV.log(), u_K, dtype=self.dtype)
+        base_BN = y_BN if self.continues else x_BN
+        token_K = torch.where(moves_K, token_K, again.take(base_BN))
+        return step.finish(again.replace(base_BN, token_K), rows_x, rows_y)
+
+    def _alpha(
+        self,
+        step: Step,
+        masked_BN: Tensor,
+        rows: Positions | None = None,
+        logits_KV: Tensor | None = None,
+    ) -> Tensor:
+        """alpha [B, N] of the masked coordinates, from logits at `rows` if it needs any."""
+        if self.weight is None:
+            return masked_BN.double()
+        score: Tensor | float = 0.0
+        if rows is not None and logits_KV is not None:
+            score = rows.scatter(self.weight.prediction_score(logits_KV).double())
+        return self.weight.alpha(~masked_BN, score, step.state.prompted)
+
+
+@dataclass(frozen=True)
+class ThetaTrapezoidal(TwoStage):
+    """The theta-trapezoidal method; see the module.
+
+    It has order two as long as no rate of the second stage is negative, that is, as long as one
+    jump changes the probabilities of other tokens by less than a factor of about two. Otherwise it
+    has order one, with a much smaller error than Euler for the same number of evaluations.
+
+    - `theta`: in (0, 1). 1/2 makes negative rates least likely.
+    - `weight`: any context weight, with a mask source.
+    - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
+    """
+
+    def check_theta(self) -> None:
+        if not is_number(self.theta) or not 0 < self.theta < 1:
+            raise InputError(
+                f"theta must be in (0, 1), got {self.theta!r}; try 0.5", fields=("theta",)
+            )
+
+    @property
+    def coefficients(self) -> tuple[float, float]:
+        a = 1 / (2 * self.theta * (1 - self.theta))
+        return a, 1 - a
+
+    @property
+    def continues(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class ThetaRK2(TwoStage):
+    """The theta-RK2 method; see the module. A coordinate that jumps in the first stage keeps its
+    own rate in the second, where the jump is undone.
+
+    Its order is one: simultaneous jumps of the second stage are independent (see docs/method.md).
+    Prefer `ThetaTrapezoidal`.
+
+    - `theta`: in [1/2, 1], where no rate is negative. 1/2 is the midpoint rule, 1 is Heun's.
+    - `weight`: any context weight, with a mask source.
+    - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
+    """
+
+    def check_theta(self) -> None:
+        if not is_number(self.theta) or not 0.5 <= self.theta <= 1:
+            raise InputError(
+                f"theta must be in [0.5, 1], got {self.theta!r}; below 0.5 rates may be negative",
+                fields=("theta",),
+            )
+
+    @property
+    def coefficients(self) -> tuple[float, float]:
+        c = 1 / (2 * self.theta)
+        return c, 1 - c
+
+    @property
+    def continues(self) -> bool:
+        return False

@@ -1,0 +1,373 @@
+"""Speed of text generation with random weights of LLaDA-8B's and DiffusionGemma's shapes.
+
+    python -m experiments.studies.language_speed --out language_speed.json
+
+Needs a GPU with 80 GB and takes about three minutes. `--tiny` checks it on a CPU in seconds.
+
+LLaDA: 256 new tokens in blocks of 32, one token per step, against the published algorithm: a full
+forward pass with the logits of all positions in every step. Its steps cost the same, so a few of
+them are timed. DiffusionGemma, with 6 of its 30 layers: a step here against one of transformers'
+`generate`. Weights: a step of `Euler` with and without a context weight.
+"""
+
+import argparse
+import gc
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import cwdfm
+from cwdfm.errors import NotInstalled
+from cwdfm.files import write_json
+from cwdfm.language.block import BlockModel, Limits
+from cwdfm.language.generate import generate_text
+from cwdfm.language.model import LanguageModel
+from cwdfm.language.prompts import Prompt, make_canvas
+from cwdfm.language.session import Canvas, ColumnSession
+from cwdfm.model.decoder import Decoder, DecoderConfig
+from cwdfm.model.predict import evaluating
+from cwdfm.pretrained.decoder import DecoderNetwork
+from cwdfm.provenance import provenance
+from experiments.bench.measure import timed
+from experiments.studies.published_llada import published_step
+
+LLADA = DecoderConfig(126_464, 4096, 32, 32, 32, 128, 12_288, 500_000.0, 1e-5)
+MASK = 126_336
+TINY = DecoderConfig(200, 32, 2, 4, 4, 8, 48)
+GEMMA = {
+    "vocab_size": 262_144, "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 6,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "num_experts": 128,
+    "top_k_experts": 8, "moe_intermediate_size": 704, "sliding_window": 1024,
+}  # fmt: skip
+TINY_GEMMA = {
+    "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 8,
+    "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16, "sliding_window": 16,
+}  # fmt: skip
+VISION = {
+    "model_type": "gemma4_vision", "hidden_size": 16, "intermediate_size": 16,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured on which device."""
+
+    device: torch.device
+    dtype: torch.dtype
+    tiny: bool
+
+    @property
+    def new(self) -> int:
+        return 16 if self.tiny else 256
+
+    @property
+    def block(self) -> int:
+        return 8 if self.tiny else 32
+
+    @property
+    def prompts(self) -> tuple[int, ...]:
+        """Tokens of the prompts: few-shot, as in Fast-dLLM's measurements, and short."""
+        return (12,) if self.tiny else (1024, 128)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        return (1, 2) if self.tiny else (1, 16)
+
+
+class Numbers:
+    """A tokenizer of numbers, for a network without a vocabulary of words."""
+
+    eos_token_id = sep_token_id = chat_template = None
+    all_special_ids: tuple[int, ...] = ()
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [int(word) for word in text.split()]}
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return " ".join(map(str, ids))
+
+
+def make_llada(setting: Setting) -> LanguageModel:
+    """A network of LLaDA's shape with random weights."""
+    config = TINY if setting.tiny else LLADA
+    with torch.device("meta"):
+        decoder = Decoder(config).to(setting.dtype)
+    decoder.to_empty(device=setting.device).eval().requires_grad_(False)
+    torch.manual_seed(0)
+    for name, weight in decoder.named_parameters():
+        if "norm" in name:
+            weight.fill_(1.0)
+        else:
+            weight.normal_(std=0.02)
+    count = config.num_tokens
+    mask = count - 1 if setting.tiny else MASK
+    network = DecoderNetwork(decoder)
+    return LanguageModel(network, Numbers(count), "LLaDA", mask_id=mask, length=4096)
+
+
+def prompt_ids(batch: int, length: int, vocab: int) -> Tensor:
+    """Random prompts [B, P]; ids below the special ones."""
+    return torch.randint(0, vocab // 2, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def published_seconds(
+    model: LanguageModel, setting: Setting, batch: int, prompt: int, steps: int
+) -> float:
+    """The time per step."""
+    assert model.mask_id is not None
+    decoder, mask_id = model.network.decoder, model.mask_id
+    ids = prompt_ids(batch, prompt, model.network.num_tokens).to(setting.device)
+    x_BN = torch.cat([ids, ids.new_full((batch, setting.new), mask_id)], dim=1)
+
+    def work() -> None:
+        published_step(decoder, x_BN, mask_id, prompt + setting.block, 1)
+
+    return timed(work, setting.device, repeats=steps, warmup=2).seconds
+
+
+# This library.
+
+
+class Enough(Exception):
+    """Ends a generation after some steps."""
+
+
+def our_seconds(
+    model: LanguageModel, setting: Setting, batch: int, prompt: int, cache: Any, steps: int | None
+) -> float:
+    """The time per token of a sequence, for all of them, or per step, for the first few."""
+    ids = prompt_ids(batch, prompt, model.network.num_tokens).tolist()
+    texts = [" ".join(map(str, row)) for row in ids]
+    marks: list[float] = []
+
+    def mark(_: list[str]) -> None:
+        _synchronize(setting.device)
+        marks.append(time.perf_counter())
+        if len(marks) > (steps or 0) + 1:
+            raise Enough
+
+    def run(new: int, callback: Callable[[list[str]], object] | None = None) -> None:
+        generate_text(
+            model, prompts=texts, max_new_tokens=new, block_length=setting.block, stop=[],
+            cache=cache, batch_size=batch, callback=callback,
+        )  # fmt: skip
+
+    if steps is not None:
+        with suppress(Enough):
+            run(setting.new, mark)
+        return (marks[-1] - marks[1]) / (len(marks) - 2)
+    run(setting.block)  # warmup
+    _synchronize(setting.device)
+    start = time.perf_counter()
+    run(setting.new)
+    _synchronize(setting.device)
+    return (time.perf_counter() - start) / setting.new
+
+
+def compare_llada(model: LanguageModel, setting: Setting) -> list[dict[str, Any]]:
+    """Tokens per second by batch and prompt; every way reveals one token per step."""
+    rows = []
+    for prompt in setting.prompts:
+        for batch in setting.batches:
+            steps = 3 if setting.tiny else max(4, 16 // batch)
+            seconds = {"published": published_seconds(model, setting, batch, prompt, steps)}
+            _free()
+            for cache in ("none", "prefix", "dual"):
+                few = steps if cache == "none" else None
+                seconds[cache] = our_seconds(model, setting, batch, prompt, cache, few)
+                _free()
+            rate = {way: batch / each for way, each in seconds.items()}
+            row = {"prompt": prompt, "batch": batch, "tokens_per_second": rate}
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def weight_overhead(model: LanguageModel, setting: Setting) -> list[dict[str, Any]]:
+    """Milliseconds of a step in a block of a cached canvas, with and without a weight."""
+    solvers = {
+        "none": cwdfm.Euler(),
+        "Neighbor": cwdfm.Euler(weight=cwdfm.Neighbor(radius=1, scale=4.0, boundary="cut")),
+        "Entropy": cwdfm.Euler(weight=cwdfm.Entropy(6.0)),
+    }
+    prompt, rows = setting.prompts[0], []
+    for batch in setting.batches:
+        ids = prompt_ids(batch, prompt, model.network.num_tokens).tolist()
+        prompts = [(i, Prompt(list(row), setting.new, [])) for i, row in enumerate(ids)]
+        canvas = make_canvas(model, prompts, torch.arange(batch), setting.block)
+        found: dict[str, float] = {}
+        with evaluating(model.network):
+            step = block_step(model, canvas, setting.block)
+            for _ in range(3):  # alternate, and keep the best: the clock of the device varies
+                for name, solver in solvers.items():
+                    work = partial(step, solver)
+                    seconds = timed(work, setting.device, repeats=10, warmup=3).seconds
+                    found[name] = min(seconds, found.get(name, seconds))
+        rows.append({"batch": batch, "ms": {name: 1e3 * x for name, x in found.items()}})
+        print(rows[-1], flush=True)
+        del step, work, canvas
+        _free()
+    return rows
+
+
+def block_step(
+    model: LanguageModel, canvas: Canvas, length: int
+) -> Callable[[cwdfm.Solver], object]:
+    """A step that reveals a quarter of the first block, behind a cache."""
+    columns = slice(canvas.begin, canvas.begin + length)
+    session = ColumnSession(model, canvas, "dual")
+    session.start(columns)
+    network = BlockModel(model, session, columns, 0, Limits())
+
+    def step(solver: cwdfm.Solver) -> object:
+        state = solver.init(model.source, canvas.index, length)
+        return solver.step(network, model.source, model.schedule, state, 0.0, 0.25)
+
+    return step
+
+
+def compare_gemma(setting: Setting) -> list[dict[str, Any]] | str:
+    """Milliseconds and peak memory of a step; a reason if transformers is too old."""
+    try:
+        import transformers
+        from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
+    except (ImportError, AttributeError) as error:
+        return f"transformers has no DiffusionGemma ({error})"
+    from cwdfm.pretrained.diffusion_gemma import DiffusionGemmaNetwork
+
+    sizes, canvas = (TINY_GEMMA, 8) if setting.tiny else (GEMMA, 256)
+    config = DiffusionGemmaConfig(text_config=sizes, vision_config=VISION, canvas_length=canvas)
+    torch.manual_seed(0)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(setting.dtype)
+    try:
+        with torch.device(setting.device):
+            network: Any = DiffusionGemmaForBlockDiffusion(config)
+    finally:
+        torch.set_default_dtype(default)
+    network.eval().requires_grad_(False)
+    model = LanguageModel(
+        DiffusionGemmaNetwork(network), Numbers(sizes["vocab_size"]), "DiffusionGemma",
+        block_length=canvas, whole_blocks=True, length=4096,
+    )  # fmt: skip
+    print(f"transformers {transformers.__version__}", flush=True)
+    rows = []
+    for batch in (1, 2) if setting.tiny else (1, 4):
+        ids = prompt_ids(batch, setting.prompts[-1], sizes["vocab_size"])
+        texts = [" ".join(map(str, row)) for row in ids.tolist()]
+        solver = cwdfm.EntropyBound(0.1, temperature=0.8)
+
+        def theirs(steps: int, ids: Tensor = ids) -> None:
+            network.generate(
+                ids.to(setting.device), max_new_tokens=canvas, max_denoising_steps=steps,
+                confidence_threshold=1e-30, eos_token_id=None,
+            )  # fmt: skip
+
+        def ours(steps: int, texts: list[str] = texts, solver: Any = solver) -> None:
+            generate_text(
+                model, prompts=texts, max_new_tokens=canvas, steps=steps, solver=solver, stop=[]
+            )
+
+        row: dict[str, Any] = {"batch": batch}
+        for name, run in (("transformers", theirs), ("cwdfm", ours)):
+            row[name] = _per_step(run, setting)
+            _free()
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def _per_step(run: Callable[[int], None], setting: Setting) -> dict[str, float]:
+    """The difference between many steps and few, divided by their number."""
+    few, many = 2, 10 if setting.tiny else 18
+    run(few)
+    _synchronize(setting.device)
+    if setting.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    short, long = (timed(partial(run, n), setting.device, repeats=3) for n in (few, many))
+    each = (long.seconds - short.seconds) / (many - few)
+    return {"ms": 1e3 * each, "memory_gb": long.memory_gb or 0.0}
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def print_tables(record: dict[str, Any]) -> None:
+    """The measured numbers, and how they compare."""
+    print("\nLLaDA-8B shape, tokens/s (times the published algorithm)")
+    for row in record["llada"]:
+        rate = row["tokens_per_second"]
+        parts = [f"published {rate['published']:.1f}"] + [
+            f"{way} {rate[way]:.1f} ({rate[way] / rate['published']:.2f}x)"
+            for way in ("none", "prefix", "dual")
+        ]
+        print(f"  prompt {row['prompt']:>4}, batch {row['batch']:>2}: {', '.join(parts)}")
+    print("overhead of weights on a step")
+    for row in record["weights"]:
+        plain = row["ms"]["none"]
+        parts = [f"{name} {100 * (ms / plain - 1):+.1f}%" for name, ms in row["ms"].items()]
+        print(f"  batch {row['batch']:>2}, {plain:.2f} ms: {', '.join(parts[1:])}")
+    print("DiffusionGemma shape, 6 layers, ms per step (GB)")
+    if isinstance(record["gemma"], str):
+        print(f"  not measured: {record['gemma']}")
+        return
+    for row in record["gemma"]:
+        parts = [
+            f"{name} {row[name]['ms']:.1f} ({row[name]['memory_gb']:.1f})"
+            for name in ("transformers", "cwdfm")
+        ]
+        print(f"  batch {row['batch']}: {', '.join(parts)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the speed of text generation.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tiny", action="store_true", help="small networks, for a check on a CPU")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    dtype = torch.float32 if options.tiny else torch.bfloat16
+    setting = Setting(device, dtype, options.tiny)
+    start = time.perf_counter()
+    record: dict[str, Any] = {"config": {"tiny": options.tiny, "dtype": str(dtype)}}
+    with torch.no_grad():
+        model = make_llada(setting)
+        record["llada"] = compare_llada(model, setting)
+        record["weights"] = weight_overhead(model, setting)
+        del model
+        _free()
+        try:
+            record["gemma"] = compare_gemma(setting)
+        except (NotInstalled, RuntimeError, ValueError, TypeError, AttributeError) as error:
+            record["gemma"] = f"{type(error).__name__}: {error}"[:300]
+    record["seconds"] = time.perf_counter() - start
+    write_json(options.out, {**provenance(), **record})
+    print_tables(record)
+    print(f"{record['seconds']:.0f} s; wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()

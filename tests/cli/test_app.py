@@ -1,0 +1,188 @@
+"""The app: what its form means, and the page in a real browser."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cwdfm.cli import app, sample
+from cwdfm.cli.app_form import Form, run
+from cwdfm.errors import InputError
+from tests.support.browser import open_browser, watch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+TIMEOUT_MS = 60_000  # for a loaded machine
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Form("qm9-mask-small", "neighbor", (("radius", 2), ("temperature", 0.8)), steps=6, n=3),
+        Form("qm9-mask-small", "entropy", steps=6, n=2, seed=5, template="c1ccccc1[3]"),
+        Form("qm9-uniform-small", steps=6, n=3, prompt="CC"),
+        Form("novels-small", "confidence", steps=3, n=1, template="-- '[3]' \"$HOME\" [2]."),
+    ],
+    ids=lambda form: f"{form.model}-{form.solver}",
+)
+def test_the_command_and_the_code_give_the_same_samples(form: Form, tmp_path: Path) -> None:
+    done: list[float] = []
+    result = run([form], tmp_path, "cpu", done.append)
+    texts = [row[1] for row in result.rows]
+    assert done == sorted(done)
+    assert done[-1] == 1
+    command, replay = result.command.splitlines()
+    words = shlex.split(command)
+    assert words[:2] == ["cwdfm", "sample"]
+    with contextlib.chdir(tmp_path):
+        sample.main([*words[2:], "--force"])
+    lines = Path(result.files[0]).read_text().splitlines()[1:]
+    assert [json.loads(line)["text"] for line in lines] == texts
+    assert (tmp_path / shlex.split(replay)[2]).exists()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(result.code, {})
+    assert printed.getvalue() == "\n".join(texts) + "\n"
+
+
+@pytest.mark.parametrize("model", ["qm9-mask-small", "qm9-uniform-small"])
+@pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])
+def test_a_budget_of_evaluations_is_used_but_not_exceeded(
+    model: str, solver: str, tmp_path: Path
+) -> None:
+    form = Form(model, solver, steps=8, evaluations=True, n=32)
+    result = run([form], tmp_path, "cpu", lambda _: None)
+    mean = sum(row[2] for row in result.rows) / 32
+    assert 7 <= mean <= 8.5  # the steps are chosen with 16 other samples
+    assert int(shlex.split(result.command.splitlines()[0])[6]) >= 8
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        (Form("missing/model"), "missing/model"),
+        (Form("", steps=2), "empty"),
+        (Form("qm9-mask-small", n=10**6), "n must"),
+        (Form("qm9-mask-small", steps=10**6), "steps must"),
+        (Form("qm9-mask-small", template="CC"), "holes"),
+        (Form("qm9-mask-small", prompt="C", template="C[2]"), "exclusive"),
+        (Form("qm9-uniform-small", "confidence", steps=2), "UniformSource"),
+        (Form("qm9-mask-small", "neighbor", (("radius", -1),)), "radius"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_input_is_an_error(form: Form, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        run([form], tmp_path, "cpu", lambda _: None)
+
+
+def test_a_port_in_use_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"{port}.*--port"):
+            app.main(["--port", str(port), "--no-open"])
+    assert app.free_port("127.0.0.1", port) == port
+    assert app.free_port("127.0.0.1", 0) > 0
+    with pytest.raises(InputError, match="no-such-host"):
+        app.free_port("no-such-host.invalid", 7860)
+
+
+def test_only_this_machine_is_served_by_default() -> None:
+    assert app.Options().host == "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The app, as a user starts it."""
+    pytest.importorskip("gradio")
+    command = [sys.executable, "-u", "-m", "cwdfm", "app", "--no-open", "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
+    ) as server:
+        assert server.stdout is not None
+        found = None
+        for line in server.stdout:
+            if (found := re.search(r"http://\S+", line)) is not None:
+                break
+        assert found is not None, "the app did not start"
+        yield found[0]
+        server.send_signal(signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with open_browser() as found:
+        yield found
+
+
+def fill(page: "Page", **fields: str) -> None:
+    labels = {"model": "Model", "template": "Template or scaffold", "prompt": "Prompt"}
+    for name, value in fields.items():
+        box = page.get_by_label(labels.get(name, name), exact=name == "model")
+        box.fill(value)
+        box.press("Enter" if name == "model" else "Tab")
+
+
+def test_the_app_samples_replays_and_survives_errors(address: str, browser: "Browser") -> None:
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=TIMEOUT_MS)
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.set_default_timeout(TIMEOUT_MS)
+    problems = watch(page)
+    page.goto(address)
+    button = page.get_by_role("button", name="Sample", exact=True)
+    button.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    # A model that cannot be loaded, with a name that is not markup.
+    fill(
+        page, model="<img src=x onerror=alert(1)>", **{"Per sample": "4", "Number of samples": "2"}
+    )
+    button.click()
+    toast = page.get_by_test_id("toast-body")
+    expect(toast).to_contain_text("<img src=x onerror=alert(1)>")
+    page.get_by_test_id("toast-close").click()
+
+    # The app still works.
+    fill(page, model="qm9-mask-small", template="c1ccccc1[3]")
+    button.click()
+    replay = page.frame_locator("#replay iframe")
+    expect(replay.locator("#clock")).to_contain_text("step 0 of 4")
+    replay.locator("#slider").fill("4")
+    finals = replay.locator(".tokens > div").all_inner_texts()
+    assert len(finals) == 2
+    for final in finals:
+        expect(page.locator("#samples")).to_contain_text(final.strip("·"))
+    for name in ("neighbor", "euler"):
+        expect(page.locator("#command")).to_contain_text(f"--solver {name}")
+        expect(page.locator("#code")).to_contain_text(name)
+    with page.expect_download() as download:
+        page.locator("#files").get_by_role("link").first.click()
+    lines = download.value.path().read_text().splitlines()
+    assert len(lines) == 3  # a header and two samples
+    assert json.loads(lines[1])["text"].startswith("c1ccccc1")
+
+    # Text that looks like markup stays text.
+    attack = "<img src=x onerror=alert(2)>"
+    fill(page, model="novels-small", template=f"{attack}[1]")
+    button.click()
+    expect(page.locator("#code")).to_contain_text("novels-small")
+    tokens = page.frame_locator("#replay iframe").locator(".tokens > div").first
+    expect(tokens).to_contain_text(attack)
+    expect(page.locator("#samples")).to_contain_text(attack)
+    assert page.locator("#replay img, #samples img, #code img").count() == 0
+    assert not problems
+    page.close()

@@ -1,0 +1,238 @@
+"""What a chain takes back: the exact laws of correctors, remasking and Gibbs steps."""
+
+import math
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from tests.support.chains import SCHEDULE, hazards, sample_chain
+from tests.support.exact import Array, Chain, State, correlated_target, entropy
+from tests.support.stats import assert_differs, assert_follows, histogram
+
+BETA = 2.0
+
+
+def weighted_matrix(chain: Chain, t: float, t_next: float, scale: float) -> Array:
+    """One step of the corrector with strengths exp(-beta H) of the leave-one-out posterior."""
+    if t_next == 1:
+        return chain.step_matrix(t**2, math.inf)
+    p_SNV = np.array(
+        [[chain.conditional(x, i, t**2) for i in range(chain.length)] for x in chain.states]
+    )
+    strength_SN = np.exp(entropy(BETA)(np.zeros(0, bool), p_SNV)) * scale * math.sqrt(t * (1 - t))
+    forward, _ = hazards(t, t_next, exact=True, corrector=None)
+    backward = 2 * math.log(t_next / t) if t > 0 else 0.0
+    return chain.step_matrix(t**2, (1 + strength_SN) * forward, strength_SN * backward)
+
+
+def weighted_law(chain: Chain, steps: int, scale: float) -> Array:
+    law = chain.start()
+    for t, t_next in pairwise(np.linspace(0, 1, steps + 1) ** 0.5):  # equally spaced in kappa
+        law = law @ weighted_matrix(chain, t, t_next, scale)
+    return chain.data_law(law)
+
+
+def weighted_solver(scale: float) -> cwdfm.Euler:
+    weight = cwdfm.Entropy(BETA)
+    return cwdfm.Euler(hazard="integrated", corrector=cwdfm.Corrector(scale, weight=weight))
+
+
+def test_weighted_corrector_follows_its_exact_law() -> None:
+    """False-alarm rate 1e-6."""
+    chain = Chain(correlated_target(3, 3, seed=1), mask=False)
+    counts = histogram(sample_chain(chain, weighted_solver(30.0), 5, grid="kappa").tokens, 3)
+    assert_follows(counts, weighted_law(chain, 5, 30.0))
+    assert_differs(counts, weighted_law(chain, 5, 0.0))
+
+
+def test_weighted_corrector_preserves_the_marginals() -> None:
+    """Its rates add nothing to the flow of p_t: forward and backward jumps balance exactly."""
+    chain, t, small = Chain(correlated_target(3, 3, seed=2), mask=False), 0.6, 1e-6
+    p_S = chain.marginal(t**2)
+    plain, weighted = (weighted_matrix(chain, t, t + small, scale) for scale in (0.0, 5.0))
+    assert np.abs(p_S @ (weighted - plain)).max() < 1e-4 * small
+    assert np.abs(p_S @ plain - p_S).max() > 0.02 * small  # the flow itself is not small
+
+
+def test_weights_of_a_uniform_source_are_exact_in_the_corrector_alone() -> None:
+    """The error of the corrector vanishes with the steps; that of a weighted chain does not."""
+    chain = Chain(correlated_target(2, 3, seed=3), mask=False)
+    biased = Chain(chain.target, mask=False, log_weight=entropy(BETA))
+
+    def error(law: Array) -> float:
+        return float(np.abs(law - chain.target.ravel()).sum() / 2)
+
+    def paper(steps: int) -> Array:
+        law = biased.start()
+        for t, t_next in pairwise(np.linspace(0, 1, steps + 1) ** 0.5):
+            law = law @ biased.step_matrix(t**2, *hazards(t, t_next, True, None))
+        return biased.data_law(law)
+
+    exact = [error(weighted_law(chain, steps, 2.0)) for steps in (64, 128, 256)]
+    weighted = [error(paper(steps)) for steps in (64, 128, 256)]
+    assert np.allclose(np.log2(np.array(exact[:-1]) / exact[1:]), 1, atol=0.15)
+    extrapolated = [2 * fine - coarse for coarse, fine in pairwise(exact)]
+    bias = [2 * fine - coarse for coarse, fine in pairwise(weighted)]
+    assert max(map(abs, extrapolated)) < 1e-3
+    assert min(bias) > 5e-3
+
+
+# Remasking
+
+
+def remask_law(chain: Chain, times: list[float], rule: str, eta: float) -> Array:
+    """By enumeration over states with the probabilities at which their tokens were drawn."""
+    law: dict[tuple[State, tuple[float, ...]], float]
+    law = {((chain.vocab,) * chain.length, (0.0,) * chain.length): 1.0}
+    for t, t_next in pairwise(times):
+        kappa, after = t**2, t_next**2
+        largest = min(1.0, (1 - after) / kappa) if kappa > 0 else 0.0
+        sigma = min(eta, largest) if rule == "cap" else eta * largest
+        following: dict[tuple[State, tuple[float, ...]], float] = defaultdict(float)
+        for (x, drawn), chance in law.items():
+            p_NV = chain.posterior(x, kappa)
+            shown = [i for i in range(chain.length) if x[i] < chain.vocab]
+            total = sum(math.exp(-drawn[i]) for i in shown)
+            branches: list[tuple[State, tuple[float, ...], float]] = [((), (), chance)]
+            for i in range(chain.length):
+                share = math.exp(-drawn[i]) / total if rule == "confidence" and shown else 1.0
+                lost = sigma if rule != "confidence" else 0.0
+                if t_next == 1:
+                    lost, reveal, share = 0.0, 1.0, 0.0
+                else:
+                    reveal = (after - (1 - lost) * kappa) / (1 - kappa)
+                ways: list[tuple[int, float, float]]
+                if i in shown:
+                    away = sigma * share if t_next < 1 else 0.0
+                    ways = [(x[i], drawn[i], 1 - away), (chain.vocab, 0.0, away)]
+                else:
+                    ways = [(v, p_NV[i, v], reveal * p_NV[i, v]) for v in range(chain.vocab)]
+                    ways.append((chain.vocab, 0.0, 1 - reveal))
+                branches = [
+                    ((*y, v), (*d, round(q, 12)), c * w)
+                    for y, d, c in branches
+                    for v, q, w in ways
+                    if w > 0
+                ]
+            for y, d, c in branches:
+                following[y, d] += c
+        law = following
+    found = np.zeros(chain.target.shape)
+    for (x, _), chance in law.items():
+        found[x] += chance
+    return found.ravel()
+
+
+@pytest.mark.parametrize(("rule", "eta"), [("cap", 0.2), ("rescale", 0.5), ("confidence", 0.9)])
+def test_remasking_follows_its_exact_law(rule: str, eta: float) -> None:
+    """False-alarm rate 1e-6."""
+    chain = Chain(correlated_target(2, 3, seed=1), mask=True)
+    solver = cwdfm.Euler(hazard="integrated", corrector=cwdfm.Remask(rule, eta))  # type: ignore[arg-type]
+    counts = histogram(sample_chain(chain, solver, 5, n=200_000).tokens, 2)
+    times = np.linspace(0, 1, 6).tolist()
+    assert_follows(counts, remask_law(chain, times, rule, eta))
+    if rule != "confidence":  # a single token is lost too rarely to show
+        assert_differs(counts, remask_law(chain, times, rule, 0.0))
+
+
+def test_remasking_keeps_the_revealed_fraction_and_waits_in_its_loop() -> None:
+    source, waits = cwdfm.MaskSource(4), []
+    loop = cwdfm.Remask("rescale", 0.5, loop=(0.3, 0.7, 0.5))
+    for remask in (cwdfm.Remask("cap", 0.1), cwdfm.Remask("rescale", 1.0), loop):
+        shown: list[float] = []
+        cwdfm.sample(
+            lambda x, t: torch.zeros(*x.shape, 5),
+            source,
+            SCHEDULE,
+            cwdfm.Euler(hazard="integrated", corrector=remask),
+            shape=(400, 64),
+            steps=10,
+            callback=lambda state, info: shown.append(  # noqa: B023 (called at once)
+                float((state.tokens < 4).double().mean())
+            ),
+        )
+        waits.append(shown)
+    for shown in waits[:2]:  # 25,600 coordinates: the standard deviation is below 0.0032
+        assert np.allclose(shown, [(k / 10) ** 2 for k in range(1, 11)], atol=0.02)
+    assert np.allclose(waits[2][2:7], 0.5, atol=0.02)
+    assert waits[2][-1] == 1
+
+
+# Gibbs
+
+
+def gibbs_matrix(chain: Chain, kappa: float) -> Array:
+    """One coordinate, chosen at random, is drawn from p_t given the others."""
+    p_S = dict(zip(chain.states, chain.marginal(kappa), strict=True))
+    matrix = np.zeros((len(p_S),) * 2)
+    for s, x in enumerate(chain.states):
+        sites = [i for i in range(chain.length) if x[i] < chain.vocab]
+        for i in sites:
+            others = [(*x[:i], v, *x[i + 1 :]) for v in range(chain.vocab)]
+            chance = np.array([p_S[y] for y in others])
+            for y, c in zip(others, chance / chance.sum(), strict=True):
+                matrix[s, chain.states.index(y)] += c / len(sites)
+        if not sites:
+            matrix[s, s] = 1.0
+    return matrix
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_gibbs_follows_its_exact_law_and_leaves_the_marginals(mask: bool) -> None:
+    """False-alarm rate 1e-6."""
+    chain, times = Chain(correlated_target(2, 3, seed=4), mask), [0.0, 0.6, 0.8, 0.9, 0.95, 1.0]
+    solver, law, plain = cwdfm.Euler(hazard="integrated"), chain.start(), chain.start()
+    for t, t_next in pairwise(times):
+        matrix = chain.step_matrix(t**2, *hazards(t, t_next, True, None))
+        law, plain = law @ matrix, plain @ matrix
+        if t_next < 1:
+            law = law @ gibbs_matrix(chain, t_next**2)
+    grid = torch.tensor(times, dtype=torch.float64)
+    counts = histogram(sample_chain(chain, cwdfm.Gibbs(solver), 5, grid=grid).tokens, 2)
+    assert_follows(counts, chain.data_law(law))
+    assert_differs(counts, chain.data_law(plain))
+    p_S = chain.marginal(0.4)
+    assert np.allclose(p_S @ gibbs_matrix(chain, 0.4), p_S)
+
+
+def test_unlikely_tokens_are_drawn_first() -> None:
+    """Of two tokens, the one that does not fit the others is drawn again."""
+    source, target = cwdfm.UniformSource(8), torch.full((8, 8, 8), 1e-9)
+    for v in range(8):
+        target[v, v, v] = 1.0
+    model = cwdfm.ExactPosterior(target, source, SCHEDULE)
+    solver = cwdfm.Gibbs(cwdfm.Euler(), select="unlikely")
+    state = solver.init(source, torch.arange(200), 3)
+    broken = torch.tensor([[1, 1, 5]]).expand(200, -1)
+    state = cwdfm.State(**{**vars(state), "tokens": broken})
+    after, info = solver.step(model, source, SCHEDULE, state, 0.9, 0.9001)
+    assert int((after.tokens[:, :2] != 1).sum()) <= 6  # only Euler's jumps, at a hazard of 0.001
+    assert float((after.tokens[:, 2] == 1).double().mean()) > 0.7
+    assert bool((info.evaluated >= 1).all())
+
+
+def test_combinations_that_do_not_make_sense() -> None:
+    remask, weight = cwdfm.Remask(), cwdfm.Entropy(1.0)
+    weighted = cwdfm.Corrector(weight=weight)
+    for make, reason in (
+        (lambda: cwdfm.Euler(corrector=remask), "hazard='integrated'"),
+        (lambda: cwdfm.Euler(weight, corrector=weighted), "omit"),
+        (lambda: cwdfm.Corrector(weight=cwdfm.Neighbor()), "weight"),  # type: ignore[arg-type]
+        (lambda: cwdfm.Remask("loop"), "rule"),  # type: ignore[arg-type]
+        (lambda: cwdfm.Remask(loop=(0.5, 0.2, 0.9)), "first < last"),
+        (lambda: cwdfm.Remask(eta=2.0), "eta"),
+    ):
+        with pytest.raises(cwdfm.InputError, match=reason):
+            make()
+    target = correlated_target(2, 3, seed=1)
+    for mask, solver, reason in (
+        (False, cwdfm.Euler(corrector=remask, hazard="integrated"), "use Corrector"),
+        (True, cwdfm.Euler(corrector=weighted), "uniform source"),
+        (True, cwdfm.Gibbs(cwdfm.Euler(), select="unlikely"), "PathPlanning"),
+    ):
+        with pytest.raises(cwdfm.InputError, match=reason):
+            sample_chain(Chain(target, mask), solver, 3, n=4)

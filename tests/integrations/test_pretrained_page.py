@@ -1,0 +1,57 @@
+"""The examples of docs/pretrained.md, with small random models on a hub on this machine."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import cwdfm
+from tests.support.fake_hub import TOKEN, serve_hub
+from tests.support.published import MODELS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text()
+
+
+def test_every_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+    names = re.findall(r"cwdfm\.load\(\"([\w.-]+/[\w.-]+)\"", code)
+    assert set(names) - {"you/qm9"} <= set(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with serve_hub(tmp_path / "cache", monkeypatch) as hub:
+        for name in MODELS:
+            MODELS[name](tmp_path / name)
+            hub.add(name, tmp_path / name)
+        exec(compile(code, "docs/pretrained.md", "exec"), {"__name__": "docs"})
+        assert "you/qm9" in hub.repositories
+    assert len(capsys.readouterr().out.splitlines()) >= len(names) - 1
+
+
+def test_the_table_names_a_small_model_of_every_family() -> None:
+    rows = re.findall(r"^\| [^|]+ \| `([\w.-]+/[\w.-]+)` \|", PAGE, re.MULTILINE)
+    assert set(rows) - set(MODELS) <= {"dvruette/gidd-base-p_unif-0.0", "inclusionAI/LLaDA2.0-mini"}
+
+
+def test_code_of_a_repository_needs_consent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it no code is downloaded; with it, only for one commit."""
+    name, place = "someone/llada2", tmp_path / "model"
+    place.mkdir()
+    code = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n"
+    (place / "modeling.py").write_text(code)
+    auto = {"AutoModelForCausalLM": "modeling.Network"}
+    config = {"model_type": "llada2_moe", "auto_map": auto, "max_position_embeddings": 8}
+    (place / "config.json").write_text(json.dumps(config))
+    with serve_hub(tmp_path / "cache", monkeypatch) as hub:
+        hub.add(name, place)
+        with pytest.raises(cwdfm.InputError, match=r"trust_remote_code=True"):
+            cwdfm.load(name)
+        assert not any("modeling.py" in request for request in hub.requests)
+        for revision in (None, "main"):
+            with pytest.raises(cwdfm.InputError, match=r"commit"):
+                cwdfm.load(name, revision=revision, trust_remote_code=True)
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,187 @@
+"""Families that run through transformers: masked language models, LLaDA2 and DiffusionGemma."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.language.prompts import Prompt, make_canvas
+from tests.support.gemma import CANVAS, write_gemma
+from tests.support.language import (
+    EOS,
+    MASK,
+    qwen_fields,
+    reference,
+    reference_logits,
+    write_model,
+    write_tokenizer,
+)
+
+COUNT = 26  # ids of the tokenizer
+CLS, SEP = 4, 5
+
+
+def write_masked_lm(folder: Path, kind: str) -> Any:
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0,
+        "mask_token_id": MASK,
+    }  # fmt: skip
+    more = {"position_embedding_type": "rotary"} if kind == "Esm" else {}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **more)
+    network = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    network.save_pretrained(folder)
+    write_tokenizer(folder, chat=False, frames=True)
+    return network
+
+
+@pytest.mark.parametrize("kind", ["Bert", "ModernBert", "Esm"])
+def test_masked_language_models_continue_and_fill(tmp_path: Path, kind: str) -> None:
+    network, model = write_masked_lm(tmp_path, kind), cwdfm.load(tmp_path)
+    out = cwdfm.generate(model, prompts=["the cat"], max_new_tokens=3, steps=3)
+    x = torch.tensor([[CLS, 6, 7, MASK, MASK, MASK, SEP]])
+    for _ in range(3):
+        with torch.no_grad():
+            logits = network(x).logits[0]
+        logits[:, COUNT:] = -torch.inf
+        logits[:, MASK] = -torch.inf
+        p, token = logits.softmax(-1).max(-1)
+        best = int(p.masked_fill(x[0] != MASK, -1).argmax())
+        x[0, best] = token[best]
+    assert out.tokens == [x[0, 3:6].tolist()]
+
+    filled = cwdfm.generate(model, templates=["the [2] sat", "a [1] dog [1]"])
+    first, second = filled.tokens
+    assert (first[:2], first[4:]) == ([CLS, 6], [9, SEP])
+    assert (second[:2], second[3], second[5:]) == ([CLS, 13], 8, [SEP])
+    special = set(range(6))
+    assert not special & {*first[2:4], second[2], second[4]}
+    assert filled.new_tokens.tolist() == [2, 2]
+    with pytest.raises(cwdfm.InputError, match="chat template"):
+        cwdfm.generate(model, messages=[[{"role": "user", "content": "the"}]])
+    with pytest.raises(cwdfm.InputError, match="cache"):
+        cwdfm.generate(model, prompts=["the"], max_new_tokens=4, cache="dual")
+
+
+CODE = """
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+class StandInConfig(Qwen3Config):
+    model_type = "llada2_moe"
+
+class StandIn(Qwen3ForCausalLM):
+    config_class = StandInConfig
+"""
+
+
+def test_code_of_a_folder_runs_only_with_consent(tmp_path: Path) -> None:
+    network = reference("Qwen3")
+    fields = qwen_fields("llada2_moe", block_size=4)
+    fields["auto_map"] = {
+        "AutoConfig": "modeling.StandInConfig",
+        "AutoModelForCausalLM": "modeling.StandIn",
+    }
+    folder = write_model(tmp_path / "standin", network, fields)
+    (folder / "modeling.py").write_text(CODE)
+    with pytest.raises(cwdfm.InputError, match="trust_remote_code"):
+        cwdfm.load(folder)
+    model = cwdfm.load(folder, trust_remote_code=True)
+    ids = torch.randint(6, COUNT, (2, 12), generator=torch.Generator().manual_seed(1))
+    place = torch.arange(12)
+    mask = (place[:, None] // 4 >= place // 4)[None, None]
+    found = model.network.logits(model.network.hidden(ids, place.expand(2, -1), mask, None))
+    torch.testing.assert_close(found, reference_logits(network, ids, block=4), rtol=0, atol=1e-4)
+    options: dict[str, Any] = {"prompts": ["the cat sat on", "a"], "max_new_tokens": 10, "stop": []}
+    cached = cwdfm.generate(model, **options)
+    assert cached.tokens == cwdfm.generate(model, cache="none", **options).tokens
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: Any) -> Any:
+    folder = tmp_path_factory.mktemp("gemma")
+    return write_gemma(folder), cwdfm.load(folder)
+
+
+def test_gemma_logits_equal_transformers(gemma: Any) -> None:
+    network, model = gemma
+    ids = [[6, 9, 12], [7, 8, 9, 10, 11]]
+    prompts = [(i, Prompt(list(row), 2 * CANVAS, [])) for i, row in enumerate(ids)]
+    canvas = make_canvas(model, prompts, torch.arange(2), CANVAS)
+    session = model.network.session(model, canvas, cwdfm.Euler(temperature=0.5))
+    generator = torch.Generator().manual_seed(0)
+    text = [torch.tensor([row]) for row in ids]
+    for start in (canvas.begin, canvas.begin + CANVAS):  # two canvases
+        session.start(slice(start, start + CANVAS))
+        previous: Any = [None, None]
+        for _ in range(3):  # steps, with self-conditioning
+            x = torch.randint(0, COUNT, (2, CANVAS), generator=generator)
+            with torch.no_grad():
+                found = model.network.logits(session.hidden(x, None))
+                for row in range(2):
+                    expected = network(
+                        input_ids=text[row],
+                        decoder_input_ids=x[row : row + 1],
+                        self_conditioning_logits=previous[row],
+                    ).logits
+                    torch.testing.assert_close(found[row], expected[0], rtol=0, atol=1e-4)
+                    previous[row] = expected / 0.5
+        session.finish()
+        text = [torch.cat([row, x[i : i + 1]], dim=1) for i, row in enumerate(text)]
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        None,
+        cwdfm.Euler(weight=cwdfm.Entropy(1.0)),
+        cwdfm.Euler(weight=cwdfm.Neighbor(radius=2, scale=1.0)),
+    ],
+)
+def test_gemma_texts_do_not_depend_on_their_batch(gemma: Any, solver: Any) -> None:
+    _, model = gemma
+    prompts = ["the cat sat", "a big old dog ran in", "moon"]
+    options: dict[str, Any] = {"solver": solver, "max_new_tokens": 12, "steps": 6, "seed": 1}
+    together = cwdfm.generate(model, prompts=prompts, **options)
+    for number, text in enumerate(prompts):
+        index = torch.tensor([number])
+        alone = cwdfm.generate(model, prompts=[text], index=index, **options)
+        assert alone.tokens == [together.tokens[number]]
+    assert EOS not in [token for row in together.tokens for token in row]
+    with pytest.raises(cwdfm.InputError, match="threshold"):
+        cwdfm.generate(model, prompts=prompts, max_new_tokens=4, threshold=0.9)
+
+
+def test_unknown_and_damaged_folders(tmp_path: Path) -> None:
+    network = reference("Qwen2")
+    folder = write_model(tmp_path / "a", network, qwen_fields("Dream"))
+    config = folder / "config.json"
+
+    def change(**fields: Any) -> None:
+        config.write_text(json.dumps(qwen_fields("Dream") | fields))
+
+    for fields, facts in (
+        ({"model_type": "dreem"}, "dreem.*nearest is dream"),
+        ({"hidden_size": 16}, "weights differ"),
+        ({"num_hidden_layers": 3}, "layers.2.*missing"),
+        ({"mask_token_id": 99}, "mask id is 99.*1"),
+        ({"vocab_size": 20}, "differ|20"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+    ):
+        change(**fields)
+        with pytest.raises(cwdfm.InputError, match=facts):
+            cwdfm.load(folder)
+    config.write_text(json.dumps({"model_type": "Dream"}))
+    with pytest.raises(cwdfm.InputError, match=r"config.json has no field"):
+        cwdfm.load(folder)
+    change()
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(cwdfm.InputError, match="tokenizer"):
+        cwdfm.load(folder)

@@ -1,0 +1,86 @@
+"""Small random models in the layout of published ones, by their names on the hub.
+
+    python -m tests.support.published FOLDER
+
+writes them to FOLDER/OWNER/NAME. The examples of docs/pretrained.md run with them.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from cwdfm.files import write_tensors
+from tests.support.language import (
+    write_a2d,
+    write_dream,
+    write_llada,
+    write_sdar,
+    write_tokenizer,
+)
+from tests.support.texts import word_level
+
+RECORDED = Path(__file__).parents[1] / "model" / "published"
+
+
+def recorded(name: str) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """config.json, the weights, and the recorded inputs and logits."""
+    path = RECORDED / f"{name}.safetensors"
+    with safe_open(path, "pt") as file:
+        config = json.loads(file.metadata()["config"])
+    tensors = load_file(path)
+    weights = {k.removeprefix("weights."): x for k, x in tensors.items() if "weights." in k}
+    return config, weights, {k: x for k, x in tensors.items() if "weights." not in k}
+
+
+def write_dit(place: Path, name: str, remove: str = "", **changed: Any) -> Path:
+    """A folder as on the hub, with a small tokenizer of its own."""
+    config, weights, _ = recorded(name)
+    word_level(place, **changed.pop("tokenizer", {}))
+    (place / "config.json").write_text(json.dumps(config | changed))
+    kept = {k: x for k, x in weights.items() if not remove or remove not in k}
+    write_tensors(place / "model.safetensors", kept)
+    return place
+
+
+def write_masked_lm(place: Path, kind: str) -> Path:
+    """A masked language model of transformers, of the class `kind`ForMaskedLM."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    more = {"intermediate_size": 16, "vocab_size": 32, "max_position_embeddings": 128}
+    ids = {"pad_token_id": 0, "mask_token_id": 1, "bos_token_id": 4, "eos_token_id": 5}
+    config = getattr(transformers, f"{kind}Config")(**sizes | more | ids)
+    getattr(transformers, f"{kind}ForMaskedLM")(config).save_pretrained(place)
+    write_tokenizer(place, chat=False, frames=True)
+    return place
+
+
+MODELS: dict[str, Callable[[Path], object]] = {
+    "kuleshov-group/mdlm-owt": partial(write_dit, name="mdlm"),
+    "louaaron/sedd-small": partial(write_dit, name="sedd"),
+    "s-sahoo/duo": partial(write_dit, name="duo"),
+    "kuleshov-group/udlm-lm1b": partial(write_dit, name="udlm"),
+    "kuleshov-group/bd3lm-owt-block_size4": partial(write_dit, name="bd3lm"),
+    "dvruette/gidd-base-p_unif-0.2": partial(write_dit, name="gidd"),
+    "GSAI-ML/LLaDA-8B-Instruct": write_llada,
+    "Dream-org/Dream-v0-Instruct-7B": write_dream,
+    "JetLM/SDAR-1.7B-Chat": write_sdar,
+    "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1": write_a2d,
+    "answerdotai/ModernBERT-base": partial(write_masked_lm, kind="ModernBert"),
+    "google-bert/bert-base-uncased": partial(write_masked_lm, kind="Bert"),
+    "airkingbd/dplm_150m": partial(write_masked_lm, kind="Esm"),
+}
+
+
+if __name__ == "__main__":
+    for name, write in MODELS.items():
+        write(Path(sys.argv[1], name))
