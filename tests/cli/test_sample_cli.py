@@ -337,7 +337,7 @@ def test_out_of_memory_halves_the_batch(
             raise torch.OutOfMemoryError
         return generate(trained, solver, **options)
 
-    monkeypatch.setattr("cwdfm.cli.sample.generate", short)
+    monkeypatch.setattr("cwdfm.cli.sample.generate_samples", short)
     out = tmp_path / "a.jsonl"
     sample_main([MODEL, "--out", str(out), *FLAGS])
     assert read_samples(out).tokens == expected
