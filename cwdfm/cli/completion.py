@@ -51,7 +51,8 @@ def script() -> str:
         "completion": ["bash", "zsh"],
     }
     first |= dict.fromkeys(("sample", "perplexity"), bundled_models())
-    more = {"sample": [sample_prompts.Options, *(each.config for each in SOLVERS.values())]}
+    configs = [solver.config for solver in SOLVERS.values()]
+    more: dict[str, list[type]] = {"sample": [sample_prompts.Options, *configs]}
     cases = []
     for command, entry in COMMANDS.items():
         module = import_module(f"cwdfm.cli.{entry.module}")

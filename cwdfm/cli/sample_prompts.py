@@ -101,7 +101,8 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
     tokens = [row for part in done for row in part.tokens]
     evaluations = sum(int(part.evaluations.sum()) for part in done)
     settings = {name: str(value) for name, value in asdict(options).items()}
-    head = {"options": settings, "family": model.family, "provenance": provenance()}
+    head: dict[str, Any] = {"options": settings, "family": model.family}
+    head["provenance"] = provenance()
     head |= {"evaluations": evaluations, **texts}
     write_samples(options.out, SampleFile(found, tokens, head))
     new = sum(int(part.new_tokens.sum()) for part in done)

@@ -70,7 +70,11 @@ def test_bad_input_ends_with_code_2(folder: Path, tmp_path: Path) -> None:
         ),
         (str(folder), ["--prompts", good, "--max-new-tokens", "0"], "--max-new-tokens"),
         (str(folder), ["--prompts", good, "--max-new-tokens", "500"], "--max-new-tokens"),
-        (str(folder), ["--prompts", good, "--max-new-tokens", "4", "--block-length", "0"], "--block-length"),
+        (
+            str(folder),
+            ["--prompts", good, "--max-new-tokens", "4", "--block-length", "0"],
+            "--block-length",
+        ),
         (str(folder), ["--prompts", good, "--gamma", "1"], "--gamma"),
         ("qm9-mask-small", ["--prompts", good], "--prompts requires"),
     ]
