@@ -1,9 +1,9 @@
 # Everything happens inside .venv; `make test` and `make demo` set it up by themselves.
 PYTHON ?= python3
 BIN := .venv/bin
-CHECKED := cwdfm experiments tests examples
+CHECKED := cwdfm experiments tests examples $(wildcard docs/*.py)
 
-.PHONY: install browser demo test lint bench clean
+.PHONY: install browser demo docs dist test lint bench clean
 .DEFAULT_GOAL := test
 
 install: .venv/installed
@@ -33,7 +33,18 @@ browser:
 
 # On a CPU Triton's kernels run in its interpreter; on a GPU: `pytest -m gpu`.
 test: lint browser
-	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m 'not gpu'
+	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m 'not gpu' --nbmake tests docs/notebooks
+
+# The documentation site, in site/; open it with `$(BIN)/mkdocs serve`.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The wheel and the source distribution, in dist/.
+dist: install
+	rm -rf dist build
+	$(BIN)/pip install --quiet --disable-pip-version-check build twine
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 # The studies that need no GPU; `collect` adds their records to results/.
 bench: install
@@ -46,4 +57,4 @@ bench: install
 	$(BIN)/python -m experiments report
 
 clean:
-	rm -rf .venv demo bench .mypy_cache .ruff_cache
+	rm -rf .venv .cache demo dist site build bench .mypy_cache .ruff_cache

@@ -46,6 +46,7 @@ ONE_WORKER = tuple(
         "methods",
         "replay_browser",
         "run_command",
+        "site",
         "train",
     )
 )

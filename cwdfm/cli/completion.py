@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from cwdfm.cli import analyze
+from cwdfm.cli import analyze, sample_prompts
 from cwdfm.cli.main import COMMANDS
 from cwdfm.cli.options import flag, parse
 from cwdfm.config import choices_of
@@ -51,7 +51,8 @@ def script() -> str:
         "completion": ["bash", "zsh"],
     }
     first |= dict.fromkeys(("sample", "perplexity"), bundled_models())
-    more = {"sample": [solver.config for solver in SOLVERS.values()]}
+    configs = [solver.config for solver in SOLVERS.values()]
+    more: dict[str, list[type]] = {"sample": [sample_prompts.Options, *configs]}
     cases = []
     for command, entry in COMMANDS.items():
         module = import_module(f"cwdfm.cli.{entry.module}")

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import torch
 
-from cwdfm.cli.options import by_flags, check_window
+from cwdfm.cli import sample_prompts
+from cwdfm.cli.options import by_flags, check_window, flags_given
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import (
     Options,
@@ -94,6 +95,9 @@ class Job:
 
 def main(arguments: list[str]) -> None:
     """Parse the options, sample, and write the output file."""
+    if "--prompts" in flags_given(arguments):
+        sample_prompts.main(arguments)
+        return
     options, given = parse_options(arguments)
     streamed = str(options.out) == STREAM
     if options.record and streamed:

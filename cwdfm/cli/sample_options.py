@@ -37,7 +37,8 @@ class Options:
     euler is the plain solver; neighbor and entropy are the paper's. See docs/guide.md for how to
     choose. The help shows the options of the solver given by --solver: for the options of neighbor
     use `cwdfm sample --solver neighbor --help`. The same command resumes an interrupted job. Under
-    torchrun all processes share the work.
+    torchrun all processes share the work. Language models of other projects continue the prompts of
+    a file: see `cwdfm sample --prompts FILE --help`.
     """
 
     # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),

@@ -1,0 +1,151 @@
+"""`cwdfm sample MODEL --prompts FILE --out FILE`: generate text with a language model."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from cwdfm.cli.options import by_flags, fields_given, model_first, parse, value_given
+from cwdfm.cli.progress import Progress
+from cwdfm.cli.sample_options import check_solver_flags
+from cwdfm.errors import InputError, check_integer
+from cwdfm.files import check_output_file
+from cwdfm.generation import generate
+from cwdfm.language import LanguageModel
+from cwdfm.language.session import CacheKind
+from cwdfm.pretrained import load
+from cwdfm.provenance import provenance
+from cwdfm.sample_file import SampleFile, check_format, write_samples
+from cwdfm.solver_config import SOLVERS, Name, SolverConfig, build_solver
+
+KINDS = ("prompt", "messages", "template")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Continue prompts with a language model, such as LLaDA, Dream, SDAR or BERT.
+
+    The file of prompts is .txt, one prompt per line, or .jsonl: every line is a string, or an
+    object with one of "prompt", "messages" (a conversation to answer) and "template" (a text with
+    holes: [12] is twelve tokens). The help shows the options of the solver given by --solver.
+    """
+
+    model: str  # MODEL, the first argument: a folder, or owner/name on the hub
+    prompts: Path  # the prompts, .jsonl or .txt
+    out: Path  # .jsonl (text, tokens, provenance) or .csv
+    chat: bool = False  # format every prompt as a message of a user, by the model's chat template
+    max_new_tokens: int = 128  # tokens to generate, unless a text ends before
+    block_length: int | None = None  # tokens per block; the default is the model's
+    steps: int | None = None  # total number of steps; the default is the model's, or one per token
+    solver: Name = "auto"  # auto: the most confident token first, at temperature 0
+    solver_options: SolverConfig = field(default_factory=SolverConfig)
+    cache: CacheKind | None = None  # none, exact, or the approximations prefix and dual
+    seed: int = 0  # random seed
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: as in the files
+    batch_size: int = 16  # prompts per batch
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
+    revision: str | None = None  # commit of a model on the hub
+    trust_remote_code: bool = False  # run the model's own code; a hub model also needs --revision
+    force: bool = False  # overwrite the output file
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the options, generate, and write the output file."""
+    words = model_first("sample", arguments)
+    name = value_given("solver", words) or "auto"
+    check_solver_flags(name, words)
+    config = SOLVERS[name].config() if name in SOLVERS else SolverConfig()
+    options = parse(
+        "sample MODEL --prompts FILE",
+        words,
+        lambda missing: Options(model=missing, prompts=missing, out=missing, solver_options=config),
+    )
+    with by_flags(Options, **{each.name: each.name for each in fields(config)}):
+        check_format(options.out)
+        check_output_file(options.out, force=options.force)
+        check_integer("max_new_tokens", options.max_new_tokens)
+        texts = read_prompts(options.prompts, chat=options.chat)
+        solver: dict[str, Any] = {}
+        if options.solver != "auto":
+            solver["solver"] = build_solver(options.solver, options.solver_options)
+        elif "temperature" in fields_given(SolverConfig, words):
+            solver["temperature"] = options.solver_options.temperature
+        _run(options, texts, solver)
+
+
+def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) -> None:
+    dtype = None if options.dtype == "auto" else getattr(torch, options.dtype)
+    model = load(
+        options.model, options.device, revision=options.revision, dtype=dtype,
+        trust_remote_code=options.trust_remote_code,
+    )  # fmt: skip
+    if not isinstance(model, LanguageModel):
+        raise InputError(
+            f"--prompts requires a language model of another project, and {options.model} is a "
+            f"{type(model).__name__}; use --prompt, which begins every sample"
+        )
+    names = ("max_new_tokens", "block_length", "steps", "cache", "seed", "batch_size")
+    chosen = {name: getattr(options, name) for name in names}
+    (prompts,) = texts.values()
+    with Progress("generating", len(prompts)) as progress:
+        done: list[Any] = []
+        for first in range(0, len(prompts), options.batch_size):
+            numbers = torch.arange(first, min(first + options.batch_size, len(prompts)))
+            some = {kind: rows[first : first + options.batch_size] for kind, rows in texts.items()}
+            done.append(generate(model, index=numbers, **some, **chosen, **solver))
+            progress.advance(len(numbers))
+    found = [text for part in done for text in part.texts]
+    tokens = [row for part in done for row in part.tokens]
+    evaluations = sum(int(part.evaluations.sum()) for part in done)
+    settings = {name: str(value) for name, value in asdict(options).items()}
+    head: dict[str, Any] = {"options": settings, "family": model.family}
+    head["provenance"] = provenance()
+    head |= {"evaluations": evaluations, **texts}
+    write_samples(options.out, SampleFile(found, tokens, head))
+    new = sum(int(part.new_tokens.sum()) for part in done)
+    rate = f"{new / max(1, evaluations):.2f} tokens per evaluation"
+    print(f"written: {len(found)} texts to {options.out} ({new} tokens, {rate})")
+
+
+def read_prompts(path: Path, *, chat: bool) -> dict[str, list[Any]]:
+    """The argument of `generate` that a file describes: prompts, messages or templates."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--prompts {path} cannot be read ({error}); give a text file") from error
+    rows = [_row(path, i, line) for i, line in enumerate(lines, start=1)]
+    kinds = {kind for kind, _ in rows}
+    if len(kinds) != 1:
+        mixed = f"mixes {' and '.join(sorted(kinds))}" if kinds else "contains no prompts"
+        raise InputError(f"{path} {mixed}; give lines of one kind")
+    (kind,), values = kinds, [value for _, value in rows]
+    if chat and kind == "prompt":
+        return {"messages": [[{"role": "user", "content": text}] for text in values]}
+    if chat and kind == "template":
+        raise InputError("--chat does not apply to templates; omit it")
+    return {kind if kind == "messages" else f"{kind}s": values}
+
+
+def _row(path: Path, number: int, line: str) -> tuple[str, Any]:
+    """The kind and the content of one line."""
+    if path.suffix != ".jsonl":
+        return "prompt", line
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        raise InputError(
+            f"{path}:{number} is not valid JSON ({error}); write one object per line, or name the "
+            f"file .txt"
+        ) from error
+    if isinstance(content, str):
+        return "prompt", content
+    found = [kind for kind in KINDS if isinstance(content, Mapping) and kind in content]
+    if len(found) != 1:
+        raise InputError(
+            f"{path}:{number} must be a string, or an object with one of {', '.join(KINDS)}, got "
+            f"{line[:80]}"
+        )
+    return found[0], content[found[0]]

@@ -1,0 +1,85 @@
+"""`cwdfm sample MODEL --prompts FILE`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cwdfm
+from cwdfm.sample_file import read_samples
+from tests.support.command import command, rejected
+from tests.support.language import write_llada
+
+ROWS: dict[str, list[Any]] = {
+    "prompt": ["the cat sat", "a big old dog", "moon"],
+    "messages": [[{"role": "cat", "content": "ran"}], [{"role": "dog", "content": "sat in"}]],
+    "template": ["the [2] sat", "a [1] dog [1]"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    return write_llada(tmp_path_factory.mktemp("model"))[0]
+
+
+def write(path: Path, rows: list[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_texts_equal_those_of_the_library(folder: Path, tmp_path: Path, kind: str) -> None:
+    rows = ROWS[kind]
+    prompts = write(tmp_path / "prompts.jsonl", [{kind: row} for row in rows])
+    out = str(tmp_path / "out.jsonl")
+    flags = ["--max-new-tokens", "6", "--batch-size", "2", "--solver", "neighbor", "--seed", "3"]
+    ended = command("sample", folder, "--prompts", prompts, "--out", out, *flags)
+    assert ended.returncode == 0, ended
+    found = read_samples(Path(out))
+    name = kind if kind == "messages" else f"{kind}s"
+    expected = cwdfm.generate(
+        cwdfm.load(folder), "neighbor", max_new_tokens=6, seed=3, **{name: rows}
+    )
+    assert found.texts == expected.texts
+    assert found.tokens == expected.tokens
+    assert found.head["evaluations"] == int(expected.evaluations.sum())
+
+
+def test_chat_turns_prompts_into_messages(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("the cat\nmoon\n")
+    out = str(tmp_path / "out.jsonl")
+    flags = ["--prompts", str(tmp_path / "p.txt"), "--out", out, "--max-new-tokens", "4"]
+    ended = command("sample", folder, *flags, "--chat")
+    assert ended.returncode == 0, ended
+    messages = [[{"role": "user", "content": text}] for text in ("the cat", "moon")]
+    expected = cwdfm.generate(cwdfm.load(folder), messages=messages, max_new_tokens=4)
+    assert read_samples(Path(out)).tokens == expected.tokens
+
+
+def test_bad_input_ends_with_code_2(folder: Path, tmp_path: Path) -> None:
+    good = write(tmp_path / "good.jsonl", ["the cat"])
+    cases: list[tuple[str, list[str], str]] = [
+        (str(folder), ["--prompts", str(tmp_path / "none.jsonl")], "cannot be read"),
+        (str(folder), ["--prompts", write(tmp_path / "a.jsonl", [])], "no prompts"),
+        (str(folder), ["--prompts", write(tmp_path / "b.jsonl", [{"text": "a"}])], "b.jsonl:1"),
+        (
+            str(folder),
+            ["--prompts", write(tmp_path / "c.jsonl", ["a", {"template": "[1]"}])],
+            "prompt and template",
+        ),
+        (str(folder), ["--prompts", good, "--max-new-tokens", "0"], "--max-new-tokens"),
+        (str(folder), ["--prompts", good, "--max-new-tokens", "500"], "--max-new-tokens"),
+        (
+            str(folder),
+            ["--prompts", good, "--max-new-tokens", "4", "--block-length", "0"],
+            "--block-length",
+        ),
+        (str(folder), ["--prompts", good, "--gamma", "1"], "--gamma"),
+        ("qm9-mask-small", ["--prompts", good], "--prompts requires"),
+    ]
+    for model, flags, facts in cases:
+        out = tmp_path / "out.jsonl"
+        assert facts in rejected("sample", model, "--out", out, *flags)
+        assert not out.exists()
+    assert "--prompts" in rejected("sample", folder, "--out", tmp_path / "out.jsonl")
