@@ -51,7 +51,8 @@ MASK_NOTE = (
 class Shared:
     """Options of both analyses."""
 
-    # MODEL, positional: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),
+    # MODEL, positional: a bundled model (qm9-uniform-small, qm9-mask-small,
+    # moses-uniform-small, novels-small),
     # or the folder of a model, a run or a checkpoint.
     model: str
     out: Path  # output folder

@@ -19,6 +19,7 @@ from cwdfm.solver_config import SOLVERS, option_names
 LOCAL = ("127.0.0.1", "localhost", "::1")
 NONE = "none"
 TEMPLATES = {
+    "moses-uniform-small": "",
     "novels-small": "The [12] of the [3] was closed.",
     "qm9-mask-small": "[3]c1[4]1",
     "qm9-uniform-small": "",

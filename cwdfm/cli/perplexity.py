@@ -36,7 +36,8 @@ class Options:
     LM, see `cwdfm eval`.
     """
 
-    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),
+    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
+    # moses-uniform-small, novels-small),
     # or the folder of a model, a run or a checkpoint.
     model: str
     # Names of datasets or corpora, files, or prepared folders; - is standard input.

@@ -41,7 +41,8 @@ class Options:
     a file: see `cwdfm sample --prompts FILE --help`.
     """
 
-    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),
+    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
+    # moses-uniform-small, novels-small),
     # or the folder of a model, a run or a checkpoint.
     model: str
     # .jsonl (tokens, text, provenance) or .csv; for molecules also .smi or .txt. - is standard

@@ -66,6 +66,12 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
         with removed_on_error(options.out, created):
             run = make_run(options, init, device)
         say(f"{name}: {describe(run)}")
+        if run.dropout_reveals_positions:
+            say(
+                "warning: with a mask source and rotary positions only, dropout reveals positions "
+                "in training that the model does not know when it samples; use --dropout 0 or "
+                "--learned-positions (docs/method.md, dropout and positions)"
+            )
         if run.resume():
             finished = run.step == run.config.optimizer.steps
             say("all steps are done" if finished else f"resuming from step {run.step}")

@@ -20,6 +20,7 @@ from cwdfm.data import TokenData
 from cwdfm.distributed import all_reduce_mean, rank, world_size
 from cwdfm.errors import InputError
 from cwdfm.method.base import DataBatch, Objective, Task, TrainingBatch
+from cwdfm.method.flow import Flow
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import derive_seed
 from cwdfm.pretrained import Pretrained
@@ -106,6 +107,17 @@ class Run:
         single = world_size() == 1 and self.device.type == "cuda" and runtime.accumulation == 1
         plain = self.task.model.attention != "block" and self.config.model.dropout == 0
         return single and runtime.compile and plain
+
+    @property
+    def dropout_reveals_positions(self) -> bool:
+        """Whether the network can tell masked positions apart in training, but not in evaluation.
+
+        Rotary embeddings encode differences only, so positions of a fully masked sequence look
+        alike, unless dropout makes them different.
+        """
+        method, model = self.task.method, self.task.model
+        masked = isinstance(method, Flow) and method.source.marks_noise
+        return masked and model.dropout > 0 and not (model.positions or self.config.data.fix_first)
 
     def fixed(self, x_1: Tensor) -> Tensor:
         """The tokens [B, N] that are given: the first one, if the config says so."""

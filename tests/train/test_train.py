@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -501,6 +502,34 @@ def test_config_takes_the_settings_of_the_trained_model(said: bool) -> None:
     assert config.continued_from(trained) == settled
     unknown = config.continued_from(replace(trained, card={}))
     assert unknown.flat()["masked_only"] is not said
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"dropout": 0.0}, False),
+        ({"learned_positions": True}, False),
+        ({"fix_first": True}, False),
+        ({"source": "uniform"}, False),
+    ],
+)
+def test_dropout_that_reveals_positions_is_detected(
+    changes: dict[str, Any], expected: bool, tmp_path: Path
+) -> None:
+    settings = recipe(**{"source": "mask", "dropout": 0.1} | changes)
+    run = Run(settings, counting(), tmp_path, torch.device("cpu"))
+    assert run.dropout_reveals_positions is expected
+    torch.manual_seed(0)  # breaks the symmetry of the initial weights, whose outputs are zero
+    for parameter in run.model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x = torch.full((1, settings.data.length), run.task.model.num_tokens - 1)
+    if settings.data.fix_first:
+        x[:, 0] = 0
+    outputs = {mode: run.model.train(mode)(x, torch.zeros(1))[0] for mode in (True, False)}
+    alike = {mode: torch.allclose(out[1:], out[1:2], atol=1e-3) for mode, out in outputs.items()}
+    if settings.flat()["source"] == "mask":
+        assert (alike[False] and not alike[True]) is expected
 
 
 def test_flops_match_the_count_of_torch() -> None:

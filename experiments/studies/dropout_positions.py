@@ -1,0 +1,66 @@
+"""Dropout tells a transformer with rotary embeddings positions that it does not know otherwise.
+
+    python -m experiments.studies.dropout_positions --out dropout_positions.json
+
+The input is always fully masked and the target of each token is its position, so the best
+prediction without positions has a loss of log N. Rotary embeddings only encode differences of
+positions, and all tokens of a constant sequence get the same prediction. Dropout breaks this
+symmetry: each position has a random vector of its own, from which the network can find the
+positions, but only in training mode.
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from cwdfm.files import write_json
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiT
+from cwdfm.provenance import provenance
+
+LENGTH, BATCH, STEPS, EVALUATIONS = 16, 16, 1000, 32
+
+
+def losses(dropout: float, positions: int, seed: int) -> dict[str, float]:
+    """Train, then return the loss in training mode and in evaluation mode, in nats per token."""
+    torch.manual_seed(seed)
+    model = DiT(preset("debug", LENGTH + 1, dropout=dropout, positions=positions))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    x_BN, t_B = torch.full((BATCH, LENGTH), LENGTH), torch.zeros(BATCH)
+    target = torch.arange(LENGTH).repeat(BATCH)
+
+    def loss() -> torch.Tensor:
+        return cross_entropy(model(x_BN, t_B)[..., :LENGTH].flatten(0, 1), target)
+
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    found = {}
+    with torch.no_grad():
+        for mode, training in (("training", True), ("evaluation", False)):
+            model.train(training)
+            found[mode] = sum(loss().item() for _ in range(EVALUATIONS)) / EVALUATIONS
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure what dropout reveals about positions.")
+    parser.add_argument("--out", type=Path, required=True)
+    out = parser.parse_args().out
+    rows = []
+    for positions in (0, LENGTH):
+        for dropout in (0.0, 0.1):
+            for seed in range(3):
+                row = {"positions": "learned" if positions else "rotary", "dropout": dropout}
+                rows.append({**row, "seed": seed, **losses(dropout, positions, seed)})
+                print(rows[-1], flush=True)
+    config = {"length": LENGTH, "batch_size": BATCH, "steps": STEPS, "log_length": math.log(LENGTH)}
+    write_json(out, provenance() | {"config": config, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
