@@ -219,6 +219,15 @@ def test_config_survives_saving(tmp_path: Path) -> None:
     assert replaced.config.power == 2.0
 
 
+def test_a_saved_pipeline_keeps_its_scheduler(tmp_path: Path) -> None:
+    pipe = llada2()
+    pipe.scheduler = ContextWeightedScheduler("entropy", {"beta": 2.0})
+    pipe.save_pretrained(tmp_path)
+    again = diffusers.LLaDA2Pipeline.from_pretrained(tmp_path, tokenizer=pipe.tokenizer)
+    assert type(again.scheduler) is ContextWeightedScheduler
+    assert again.scheduler.config.options == {"beta": 2.0}
+
+
 LOGITS, TOKENS = torch.zeros(2, 4, 6), torch.full((2, 4), 5)
 
 
