@@ -122,6 +122,14 @@ def write_llada2(place: Path) -> Path:
     return place
 
 
+def write_long_llada(place: Path) -> Path:
+    """LLaDA with room for longer texts."""
+    write_llada(place)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"max_sequence_length": 512}))
+    return place
+
+
 MODELS: dict[str, Callable[[Path], object]] = {
     "kuleshov-group/mdlm-owt": partial(write_dit, name="mdlm"),
     "louaaron/sedd-small": partial(write_dit, name="sedd"),
@@ -129,7 +137,7 @@ MODELS: dict[str, Callable[[Path], object]] = {
     "kuleshov-group/udlm-lm1b": partial(write_dit, name="udlm"),
     "kuleshov-group/bd3lm-owt-block_size4": partial(write_dit, name="bd3lm"),
     "dvruette/gidd-base-p_unif-0.2": partial(write_dit, name="gidd"),
-    "GSAI-ML/LLaDA-8B-Instruct": write_llada,
+    "GSAI-ML/LLaDA-8B-Instruct": write_long_llada,
     "Dream-org/Dream-v0-Instruct-7B": write_dream,
     "JetLM/SDAR-1.7B-Chat": write_sdar,
     "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1": write_a2d,
