@@ -88,14 +88,14 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
             f"{type(model).__name__}; use --prompt, which begins every sample"
         )
     names = ("max_new_tokens", "block_length", "steps", "cache", "seed", "batch_size")
-    chosen = {name: getattr(options, name) for name in names}
+    chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     (prompts,) = texts.values()
     with Progress("generating", len(prompts)) as progress:
         done: list[Any] = []
         for first in range(0, len(prompts), options.batch_size):
             numbers = torch.arange(first, min(first + options.batch_size, len(prompts)))
-            some = {kind: rows[first : first + options.batch_size] for kind, rows in texts.items()}
-            done.append(generate(model, index=numbers, **some, **chosen, **solver))
+            chosen |= {kind: [rows[i] for i in numbers] for kind, rows in texts.items()}
+            done.append(generate(model, index=numbers, **chosen, **solver))
             progress.advance(len(numbers))
     found = [text for part in done for text in part.texts]
     tokens = [row for part in done for row in part.tokens]

@@ -24,11 +24,12 @@ from cwdfm.source import Source, UniformSource
 _load = partial(load_extra, extra="diffusers")
 _blocks = _load("diffusers.schedulers.scheduling_block_refinement")
 _config = _load("diffusers.configuration_utils")
-_ConfigMixin: Any = _config.ConfigMixin
-_SchedulerMixin: Any = _load("diffusers.schedulers").SchedulerMixin
+ConfigMixin: Any = _config.ConfigMixin
+# Saved pipelines are loaded by the base classes that they find in this module.
+SchedulerMixin: Any = _load("diffusers.schedulers").SchedulerMixin
 
 
-class ContextWeightedScheduler(_SchedulerMixin, _ConfigMixin):  # type: ignore[misc]
+class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     """Steps of a solver, by default `Neighbor`-weighted Euler steps, on blocks of tokens.
 
     Args:

@@ -55,7 +55,8 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         check_greedy: Whether to find out if a continuation is the most likely one, which some tasks
             count (LAMBADA). It takes one more evaluation per token.
         max_gen_toks: Tokens to generate, unless the task says otherwise.
-        solver: The solver of generations. The default for mask sources is "confidence".
+        solver: The solver of generations. The default for mask sources is "confidence"; that of a
+            language model is its own.
         steps: Steps per generation; the default is one per token.
         options: Options of the solver.
     """
@@ -96,6 +97,7 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         self.batch_size = own if batch_size == "auto" else int(batch_size)
         self.draws, self.seed, self.check_greedy = draws, seed, check_greedy
         self.max_gen_toks, self.steps = max_gen_toks, steps
+        self.named = solver is not None
         self.solver = partial(_make_solver, self.view.method, solver, options)
         self.solver(0.0)  # reports wrong options now
 
@@ -192,7 +194,8 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
                 prompts=[self.tokenizer.decode(ids) for ids in given],
                 max_new_tokens=new,
                 steps=self.steps,
-                solver=self.solver(temperature),
+                solver=self.solver(temperature) if self.named else None,
+                temperature=temperature,
                 stop=[*self.model.stop_ids, *filter(None, stop)],
                 seed=self.seed,
                 index=torch.tensor(numbers),

@@ -22,6 +22,7 @@ class Network(nn.Module, ABC):
     """A network over the columns of a canvas of tokens."""
 
     caches: bool = True  # whether `hidden` supports a cache
+    graphs: bool = False  # whether `hidden` can be captured as a CUDA graph
     pads: bool = True  # whether `hidden` supports masks, and so batches with padding
 
     @property

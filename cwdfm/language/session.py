@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cwdfm.language.model import LanguageModel, shift_right
 from cwdfm.model.decoder import KeyValues
+from cwdfm.ops.cuda_graph import GraphedFunction
 
 CacheKind = Literal["none", "prefix", "dual", "exact"]
 
@@ -74,11 +75,15 @@ class ColumnSession:
     def __init__(self, language: LanguageModel, canvas: Canvas, cache: CacheKind) -> None:
         self.language, self.canvas, self.kind = language, canvas, cache
         self.cache = None if cache == "none" else KeyValues(canvas.tokens.shape[1])
+        # On a GPU the host would need longer to launch a step of a block than the step takes.
+        self.graphed = GraphedFunction(nn.Module(), self._graph)
         if cache == "exact" and canvas.begin:
             self._run(0, canvas.begin, canvas.begin, None)
 
     def start(self, block: slice) -> None:
         self.block, self.first = block, True
+        start = max(0, block.start - self._before)
+        self.start_1 = torch.tensor([start], device=self.canvas.tokens.device)
 
     def hidden(self, x_AL: Tensor, rows_A: Tensor | None) -> Tensor:
         start, stop = self.block.start, self.block.stop
@@ -86,6 +91,9 @@ class ColumnSession:
             self.canvas.tokens[:, self.block] = x_AL
         else:
             self.canvas.tokens[rows_A, self.block] = x_AL
+        if self._is_graph:
+            self.first, hidden_BLD = False, self._replay()
+            return hidden_BLD if rows_A is None else hidden_BLD[rows_A]
         begin, end, keys = self._columns(start, stop)
         # A cache holds all sequences, and copying part of it takes longer than evaluating the rest.
         subset = rows_A if self.cache is None else None
@@ -94,13 +102,51 @@ class ColumnSession:
         return hidden_BMD if rows_A is None or subset is not None else hidden_BMD[rows_A]
 
     def finish(self) -> None:
-        if self.kind == "exact":
+        if self.kind == "exact" and self._is_graph:
+            self._replay()
+        elif self.kind == "exact":
             self._run(self.block.start, self.block.stop, self.block.stop, None)
 
     def select(self, rows: Tensor) -> None:
         self.canvas = self.canvas.select(rows)
         if self.cache is not None:
             self.cache.select(rows)
+            self.graphed = GraphedFunction(nn.Module(), self._graph)  # of other tensors
+
+    @property
+    def _before(self) -> int:
+        """Columns to evaluate before a block: the one that predicts its first token."""
+        return int(self.language.shift and self.language.block is None)
+
+    @property
+    def _is_graph(self) -> bool:
+        """Whether this step evaluates only the block, by a function with fixed shapes."""
+        step = self.kind == "exact" or (self.kind == "dual" and not self.first)
+        return bool(step and self.language.network.graphs)
+
+    def _replay(self) -> Tensor:
+        """Hidden vectors that predict the block [B, L, D]."""
+        before = min(self._before, self.block.start)
+        start = self.block.start - before
+        hidden: Tensor = self.graphed(self.canvas.tokens[:, start : self.block.stop], self.start_1)
+        return hidden[:, before:]
+
+    def _graph(self, tokens_BM: Tensor, start_1: Tensor) -> Tensor:
+        """Evaluate the columns from start_1 [1] on; nothing depends on values known to the host."""
+        cache, canvas = self.cache, self.canvas
+        assert cache is not None
+        place_M = start_1 + torch.arange(tokens_BM.shape[1], device=start_1.device)
+        mask = canvas.valid[:, None, None, :] if canvas.padded else None
+        if self.kind == "exact":
+            known_N = torch.arange(cache.columns, device=start_1.device) <= place_M[-1]
+            mask = known_N[None, None, None, :] if mask is None else mask & known_N
+        cache.place, cache.end = place_M, cache.columns
+        try:
+            return self._predict(
+                tokens_BM, canvas.position.index_select(1, place_M), mask, canvas.padded
+            )
+        finally:
+            cache.place = None
 
     def _columns(self, start: int, stop: int) -> tuple[int, int, int]:
         """The first and last column to evaluate, and the end of those to attend to."""
@@ -111,7 +157,7 @@ class ColumnSession:
             return 0, stop, stop
         if self.kind == "none" or self.first:
             return 0, total, total
-        start = max(0, start - self.language.shift)  # the column before predicts the first token
+        start = max(0, start - self._before)
         return start, stop if self.kind == "dual" else total, total
 
     def _run(self, start: int, stop: int, end: int, rows: Tensor | None) -> Tensor:
@@ -119,13 +165,18 @@ class ColumnSession:
         canvas = self.canvas if rows is None else self.canvas.select(rows)
         if self.cache is not None:
             self.cache.start, self.cache.end = start, end
-        ids_BM = self.language.swap(canvas.tokens[:, start:stop])
-        position_BM = canvas.position[:, start:stop]
+        tokens_BM, position_BM = canvas.tokens[:, start:stop], canvas.position[:, start:stop]
         mask = self._mask(canvas, start, stop, end)
+        return self._predict(tokens_BM, position_BM, mask, canvas.padded)
+
+    def _predict(
+        self, tokens_BM: Tensor, position_BM: Tensor, mask: Tensor | None, padded: bool
+    ) -> Tensor:
+        ids_BM = self.language.swap(tokens_BM)
         hidden_BMD: Tensor = self.language.network.hidden(ids_BM, position_BM, mask, self.cache)
         if not self.language.shift:
             return hidden_BMD
-        return shift_right(hidden_BMD, position_BM == 0 if canvas.padded else None)
+        return shift_right(hidden_BMD, position_BM == 0 if padded else None)
 
     def _mask(self, canvas: Canvas, start: int, stop: int, end: int) -> Tensor | None:
         """Which keys the columns attend to, [B, 1, M or 1, K]; None for all."""

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import sdpa_kernel
 
 from cwdfm.errors import InputError, check_integer, check_positive
+from cwdfm.model.attention import CACHED_BACKENDS
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,14 @@ class KeyValues:
     """Keys and values of all columns of a canvas, [B, G, N, d] for each layer.
 
     A call of a network writes those of its own columns, from `start` on, and attends to the columns
-    before `end`. It is also a cache for the models of transformers.
+    before `end`. In a CUDA graph the own columns are a tensor, `place` [M]. It is also a cache for
+    the models of transformers.
     """
 
     columns: int
     start: int = 0
     end: int = 0
+    place: Tensor | None = None
     layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def update(
@@ -68,8 +72,12 @@ class KeyValues:
             shape = (*k.shape[:2], self.columns, k.shape[3])
             self.layers.append((k.new_zeros(shape), v.new_zeros(shape)))
         keys, values = self.layers[layer_idx]
-        stop = self.start + k.shape[2]
-        keys[:, :, self.start : stop], values[:, :, self.start : stop] = k, v
+        if self.place is None:
+            stop = self.start + k.shape[2]
+            keys[:, :, self.start : stop], values[:, :, self.start : stop] = k, v
+        else:
+            keys.index_copy_(2, self.place, k)
+            values.index_copy_(2, self.place, v)
         return keys[:, :, : self.end], values[:, :, : self.end]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -101,8 +109,9 @@ class Decoder(nn.Module):
         """
         x_BMD = self.embedding(ids_BM)
         rotation = self._rotation(position_BM, x_BMD.dtype)
-        for layer in self.layers:
-            x_BMD = layer(x_BMD, rotation, mask, cache)
+        with sdpa_kernel(CACHED_BACKENDS):
+            for layer in self.layers:
+                x_BMD = layer(x_BMD, rotation, mask, cache)
         hidden_BMD: Tensor = self.norm(x_BMD)
         return hidden_BMD
 
@@ -124,9 +133,9 @@ class DecoderLayer(nn.Module):
         width, d, epsilon = config.width, config.head_width, config.norm_epsilon
         self.attention_norm = nn.RMSNorm(width, epsilon)
         self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * d, bias=config.qkv_bias)
-        self.query_norm, self.key_norm = (
-            nn.RMSNorm(d, epsilon) if config.qk_norm else nn.Identity() for _ in range(2)
-        )
+        self.qk_norm = config.qk_norm
+        if self.qk_norm:
+            self.query_norm, self.key_norm = nn.RMSNorm(d, epsilon), nn.RMSNorm(d, epsilon)
         self.out = nn.Linear(self.heads * d, width, bias=False)
         self.mlp_norm = nn.RMSNorm(width, epsilon)
         self.gate_up = nn.Linear(width, 2 * config.mlp_width, bias=False)
@@ -143,9 +152,12 @@ class DecoderLayer(nn.Module):
         heads_BMHd = self.qkv(self.attention_norm(x_BMD)).unflatten(
             -1, (self.heads + 2 * self.kv_heads, -1)
         )
-        q, k, v = heads_BMHd.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
-        q, k = rotate(self.query_norm(q), rotation), rotate(self.key_norm(k), rotation)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        qk, v = heads_BMHd.tensor_split([self.heads + self.kv_heads], dim=2)
+        if self.qk_norm:
+            q, k = qk.tensor_split([self.heads], dim=2)
+            qk = torch.cat([self.query_norm(q), self.key_norm(k)], dim=2)
+        q, k = rotate(qk, rotation).transpose(1, 2).tensor_split([self.heads], dim=1)
+        v = v.transpose(1, 2)
         if cache is not None:
             k, v = cache.update(k, v, self.number)
         if self.kv_heads != self.heads:  # kernels with a mask do not support groups

@@ -52,6 +52,8 @@ class LoadOptions:
 class DecoderNetwork(Network):
     """A `Decoder` as a network of language models."""
 
+    graphs = True
+
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
         self.decoder = decoder

@@ -36,7 +36,11 @@ class DiffusionGemmaNetwork(nn.Module):
         count: int = self.network.config.text_config.vocab_size
         return count
 
-    def logits(self, hidden_KD: Tensor) -> Tensor:
+    def logits(self, logits_KV: Tensor) -> Tensor:
+        """The logits themselves: a session computes them for all tokens, to condition on them."""
+        return logits_KV
+
+    def head(self, hidden_KD: Tensor) -> Tensor:
         """Logits [K, V], float32."""
         cap = self.network.final_logit_softcapping
         logits_KV: Tensor = self.network.lm_head(hidden_KD).float()
@@ -81,8 +85,18 @@ class GemmaSession:
             decoder_attention_mask=self.mask,
             decoder_position_ids=self.canvas.position[:, self.block],
         ).last_hidden_state
-        self.previous = self._conditioning(hidden_BLD)
-        return hidden_BLD if rows_A is None else hidden_BLD[rows_A]
+        shape = (*hidden_BLD.shape[:2], self.owner.num_tokens)
+        logits_BLV = hidden_BLD.new_empty(shape, dtype=torch.float32)
+        self.previous = hidden_BLD.new_empty(shape)
+        parts = zip(hidden_BLD, logits_BLV, self.previous, strict=True)
+        for (
+            hidden_LD,
+            logits_LV,
+            previous_LV,
+        ) in parts:  # one by one: intermediate results are large
+            logits_LV.copy_(self.owner.head(hidden_LD))
+            previous_LV.copy_(logits_LV / self.temperature)
+        return logits_BLV if rows_A is None else logits_BLV[rows_A]
 
     def finish(self) -> None:
         self._encode(self.block)
@@ -90,14 +104,6 @@ class GemmaSession:
     def select(self, rows: Tensor) -> None:
         self.canvas = self.canvas.select(rows)
         self.cache.batch_select_indices(rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows)
-
-    def _conditioning(self, hidden_BLD: Tensor) -> Tensor:
-        """The logits [B, L, V] that the next step receives; one sequence at a time in float32."""
-        shape = (*hidden_BLD.shape[:2], self.owner.num_tokens)
-        out_BLV = torch.empty(shape, dtype=hidden_BLD.dtype, device=hidden_BLD.device)
-        for hidden_LD, out_LV in zip(hidden_BLD, out_BLV, strict=True):
-            out_LV.copy_(self.owner.logits(hidden_LD).div_(self.temperature))
-        return out_BLV
 
     def _encode(self, columns: slice) -> None:
         """Add final tokens to the cache."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
+from tests.support import published
 from tests.support.exact import Chain, LogWeight, correlated_target, entropy, neighbor
 from tests.support.stats import assert_differs, assert_follows, histogram
 
@@ -143,22 +144,7 @@ def llada2() -> Any:
 
 def diffusion_gemma() -> Any:
     """DiffusionGemmaPipeline with a small network of its own class."""
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    text = {
-        "vocab_size": 23, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "global_head_dim": 8,
-        "num_global_key_value_heads": 1, "num_experts": 2, "top_k_experts": 1,
-        "moe_intermediate_size": 8, "layer_types": ["sliding_attention", "full_attention"],
-    }  # fmt: skip
-    vision = {
-        "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
-        "num_key_value_heads": 1, "head_dim": 8,
-    }  # fmt: skip
-    config = transformers.DiffusionGemmaConfig(
-        text_config=text, vision_config=vision | {"model_type": "gemma4_vision"}, canvas_length=8
-    )
-    network = transformers.DiffusionGemmaForBlockDiffusion(config).eval()
+    network = published.diffusion_gemma(23)
     scheduler = diffusers.EntropyBoundScheduler()
     return diffusers.DiffusionGemmaPipeline(network, scheduler, words())
 
@@ -217,6 +203,15 @@ def test_config_survives_saving(tmp_path: Path) -> None:
     assert torch.equal(*found)
     replaced = ContextWeightedScheduler.from_config(again.config, solver="entropy", options={})
     assert replaced.config.power == 2.0
+
+
+def test_a_saved_pipeline_keeps_its_scheduler(tmp_path: Path) -> None:
+    pipe = llada2()
+    pipe.scheduler = ContextWeightedScheduler("entropy", {"beta": 2.0})
+    pipe.save_pretrained(tmp_path)
+    again = diffusers.LLaDA2Pipeline.from_pretrained(tmp_path, tokenizer=pipe.tokenizer)
+    assert type(again.scheduler) is ContextWeightedScheduler
+    assert again.scheduler.config.options == {"beta": 2.0}
 
 
 LOGITS, TOKENS = torch.zeros(2, 4, 6), torch.full((2, 4), 5)

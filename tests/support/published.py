@@ -19,9 +19,14 @@ from torch import Tensor
 
 from cwdfm.files import write_tensors
 from tests.support.language import (
+    EOS,
+    SIZES,
+    qwen_fields,
+    reference,
     write_a2d,
     write_dream,
     write_llada,
+    write_model,
     write_sdar,
     write_tokenizer,
 )
@@ -64,6 +69,67 @@ def write_masked_lm(place: Path, kind: str) -> Path:
     return place
 
 
+def diffusion_gemma(vocab_size: int) -> Any:
+    """A small random `DiffusionGemmaForBlockDiffusion`."""
+    import transformers
+
+    torch.manual_seed(0)
+    text = {
+        "vocab_size": vocab_size, "hidden_size": 16, "intermediate_size": 16,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+        "global_head_dim": 8, "num_global_key_value_heads": 1, "num_experts": 2,
+        "top_k_experts": 1, "moe_intermediate_size": 8, "eos_token_id": EOS,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }  # fmt: skip
+    vision = {
+        "model_type": "gemma4_vision", "hidden_size": 8, "intermediate_size": 8,
+        "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8,
+    }  # fmt: skip
+    config = transformers.DiffusionGemmaConfig(
+        text_config=text, vision_config=vision, canvas_length=8
+    )
+    network: Any = transformers.DiffusionGemmaForBlockDiffusion(config)
+    return network.eval()
+
+
+def write_diffusion_gemma(place: Path) -> Path:
+    """A folder as on the hub."""
+    diffusion_gemma(SIZES["vocab"]).save_pretrained(place)
+    write_tokenizer(place)
+    return place
+
+
+_CODE = """\
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+
+class LLaDA2MoeConfig(Qwen3Config):
+    model_type = "llada2_moe"
+
+
+class LLaDA2MoeModelLM(Qwen3ForCausalLM):
+    config_class = LLaDA2MoeConfig
+"""
+
+
+def write_llada2(place: Path) -> Path:
+    """A network with the call of LLaDA2's, as code in the folder."""
+    fields = qwen_fields("llada2_moe", block_size=4)
+    names = {"AutoConfig": "LLaDA2MoeConfig", "AutoModelForCausalLM": "LLaDA2MoeModelLM"}
+    fields["auto_map"] = {auto: f"modeling_llada2_moe.{name}" for auto, name in names.items()}
+    write_model(place, reference("Qwen3"), fields)
+    (place / "modeling_llada2_moe.py").write_text(_CODE)
+    return place
+
+
+def write_long_llada(place: Path) -> Path:
+    """LLaDA with room for longer texts."""
+    write_llada(place)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"max_sequence_length": 512}))
+    return place
+
+
 MODELS: dict[str, Callable[[Path], object]] = {
     "kuleshov-group/mdlm-owt": partial(write_dit, name="mdlm"),
     "louaaron/sedd-small": partial(write_dit, name="sedd"),
@@ -71,10 +137,12 @@ MODELS: dict[str, Callable[[Path], object]] = {
     "kuleshov-group/udlm-lm1b": partial(write_dit, name="udlm"),
     "kuleshov-group/bd3lm-owt-block_size4": partial(write_dit, name="bd3lm"),
     "dvruette/gidd-base-p_unif-0.2": partial(write_dit, name="gidd"),
-    "GSAI-ML/LLaDA-8B-Instruct": write_llada,
+    "GSAI-ML/LLaDA-8B-Instruct": write_long_llada,
     "Dream-org/Dream-v0-Instruct-7B": write_dream,
     "JetLM/SDAR-1.7B-Chat": write_sdar,
     "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1": write_a2d,
+    "inclusionAI/LLaDA2.0-mini": write_llada2,
+    "google/diffusiongemma-26B-A4B-it": write_diffusion_gemma,
     "answerdotai/ModernBERT-base": partial(write_masked_lm, kind="ModernBert"),
     "google-bert/bert-base-uncased": partial(write_masked_lm, kind="Bert"),
     "airkingbd/dplm_150m": partial(write_masked_lm, kind="Esm"),

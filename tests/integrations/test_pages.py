@@ -1,4 +1,4 @@
-"""The examples of docs/pretrained.md, with small random models on a hub on this machine."""
+"""The examples of pages on pretrained models, with small random models on a hub on this machine."""
 
 import json
 import re
@@ -10,29 +10,38 @@ import cwdfm
 from tests.support.fake_hub import TOKEN, serve_hub
 from tests.support.published import MODELS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.parametrize("page", ["pretrained.md", "generation.md"])
 def test_every_example_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+    text = (DOCS / page).read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     names = re.findall(r"cwdfm\.load\(\"([\w.-]+/[\w.-]+)\"", code)
-    assert set(names) - {"you/qm9"} <= set(MODELS)
+    used = set(names) - {"you/qm9"}
+    assert used <= set(MODELS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
+    modules = str(tmp_path / "modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
     with serve_hub(tmp_path / "cache", monkeypatch) as hub:
-        for name in MODELS:
-            MODELS[name](tmp_path / name)
-            hub.add(name, tmp_path / name)
-        exec(compile(code, "docs/pretrained.md", "exec"), {"__name__": "docs"})
-        assert "you/qm9" in hub.repositories
-    assert len(capsys.readouterr().out.splitlines()) >= len(names) - 1
+        commits = {}
+        for name in used:
+            place = tmp_path / "models" / name
+            MODELS[name](place)
+            commits[name] = hub.add(name, place)
+        known = {"__name__": "docs", "COMMIT": commits.get("inclusionAI/LLaDA2.0-mini")}
+        exec(compile(code, page, "exec"), known)
+        assert ("you/qm9" in hub.repositories) == ("you/qm9" in names)
+    assert len(capsys.readouterr().out.splitlines()) >= len(used)
 
 
 def test_the_table_names_a_small_model_of_every_family() -> None:
-    rows = re.findall(r"^\| [^|]+ \| `([\w.-]+/[\w.-]+)` \|", PAGE, re.MULTILINE)
-    assert set(rows) - set(MODELS) <= {"dvruette/gidd-base-p_unif-0.0", "inclusionAI/LLaDA2.0-mini"}
+    text = (DOCS / "pretrained.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| `([\w.-]+/[\w.-]+)` \|", text, re.MULTILINE)
+    assert set(rows) - set(MODELS) == {"dvruette/gidd-base-p_unif-0.0"}
 
 
 def test_code_of_a_repository_needs_consent(
