@@ -100,15 +100,20 @@ class Options:
 def parse_options(arguments: list[str]) -> tuple[Options, set[str]]:
     """Parse the command line. Returns the options and the names of those given explicitly."""
     words = model_first("sample", arguments)
-    name = value_given("solver", words) or "auto"
-    check_solver_flags(name, words)
-    config = SOLVERS[name].config() if name in SOLVERS else EulerConfig()
+    config = solver_config(words, EulerConfig())
     options = parse(
         "sample MODEL",
         words,
         lambda missing: Options(model=missing, out=missing, solver_options=config),
     )
     return options, fields_given(Options, words) | fields_given(type(config), words)
+
+
+def solver_config(words: list[str], default: SolverConfig) -> SolverConfig:
+    """The options of the solver that a command line names; `default` for none."""
+    name = value_given("solver", words) or "auto"
+    check_solver_flags(name, words)
+    return SOLVERS[name].config() if name in SOLVERS else default
 
 
 def check_solver_flags(solver: str, words: list[str]) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import torch
 
-from cwdfm.cli.options import by_flags, fields_given, model_first, parse, value_given
+from cwdfm.cli.options import by_flags, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.sample_options import check_solver_flags
+from cwdfm.cli.sample_options import solver_config
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import check_output_file
 from cwdfm.generation import generate
@@ -19,7 +19,7 @@ from cwdfm.language.session import CacheKind
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import SampleFile, check_format, write_samples
-from cwdfm.solver_config import SOLVERS, Name, SolverConfig, build_solver
+from cwdfm.solver_config import Name, SolverConfig, build_solver
 
 KINDS = ("prompt", "messages", "template")
 
@@ -55,9 +55,7 @@ class Options:
 def main(arguments: list[str]) -> None:
     """Parse the options, generate, and write the output file."""
     words = model_first("sample", arguments)
-    name = value_given("solver", words) or "auto"
-    check_solver_flags(name, words)
-    config = SOLVERS[name].config() if name in SOLVERS else SolverConfig()
+    config = solver_config(words, SolverConfig())
     options = parse(
         "sample MODEL --prompts FILE",
         words,

@@ -22,13 +22,7 @@ from cwdfm.language.options import (
     find_solver,
     find_stop,
 )
-from cwdfm.language.prompts import (
-    Prompt,
-    check_new_tokens,
-    encode_prompts,
-    first_block,
-    make_canvas,
-)
+from cwdfm.language.prompts import Prompt, encode_prompts, first_block, make_canvas
 from cwdfm.language.results import Generated, Results
 from cwdfm.language.session import CacheKind, ColumnSession, Session
 from cwdfm.model.predict import evaluating
@@ -102,7 +96,7 @@ def generate_text(
             each token that is not drawn yet.
     """
     check_instance("model", model, LanguageModel, "cwdfm.load('LLaDA-8B-Instruct')")
-    check_new_tokens(max_new_tokens)
+    check_integer("max_new_tokens", max_new_tokens)
     encoded = encode_prompts(model, max_new_tokens, prompts, messages, templates)
     check_seed(seed)
     check_bool("hold_stop", hold_stop)

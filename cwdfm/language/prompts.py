@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.data.text.tokenizer import encode_holes
-from cwdfm.errors import InputError, check_strings, describe, require
+from cwdfm.errors import InputError, check_strings, describe
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import Canvas
 from cwdfm.source import MaskSource
@@ -188,13 +188,3 @@ def make_canvas(
         tokens.to(to), fixed.to(to), valid.to(to), number.to(to), index[number].to(to), new.to(to),
         begin,
     )  # fmt: skip
-
-
-def check_new_tokens(value: int) -> None:
-    """Require a positive number of tokens."""
-    require(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 1,
-        "max_new_tokens",
-        "be an integer >= 1",
-        value,
-    )

@@ -6,7 +6,6 @@ which has masks and caches that the authors' code lacks.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.language.model import Network
+from cwdfm.language.model import LanguageModel, Network
 from cwdfm.model.decoder import Decoder, DecoderConfig, KeyValues
+from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
 from cwdfm.pretrained.weights import check_weights, read_weights
 
 # Patterns in the parameter names of Qwen and Llama, and their replacements. The parts of fused
@@ -37,16 +37,6 @@ NAMES = {
     r"\.mlp\.up_proj\.": ".gate_up:1.",
     r"\.mlp\.down_proj\.": ".down.",
 }
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """The options of `cwdfm.load` for language models."""
-
-    device: torch.device
-    dtype: torch.dtype | None = None  # None: as stored
-    block: int | None = None  # tokens per block, for models that exist with several
-    trust_remote_code: bool = False
 
 
 class DecoderNetwork(Network):
@@ -93,6 +83,24 @@ def qwen_config(config: Mapping[str, Any], **settings: Any) -> DecoderConfig:
         "norm_epsilon": config["rms_norm_eps"],
     }
     return DecoderConfig(**sizes | settings)
+
+
+def decoder_model(
+    folder: Path,
+    config: dict[str, Any],
+    options: LoadOptions,
+    shape: DecoderConfig,
+    family: str,
+    *,
+    names: Mapping[str, str] = NAMES,
+    tokenizer_class: str = "AutoTokenizer",
+    **facts: Any,
+) -> LanguageModel:
+    """The language model of a folder; `facts` are further fields of it."""
+    tokenizer = read_tokenizer(folder, options, tokenizer_class)
+    facts |= {"mask_id": find_mask(config, tokenizer)}
+    facts |= {"stop_ids": find_stop(folder, config, tokenizer)}
+    return LanguageModel(read_decoder(folder, shape, options, names), tokenizer, family, **facts)
 
 
 def read_decoder(

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from cwdfm.errors import load_extra
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import Canvas
-from cwdfm.pretrained.decoder import LoadOptions
 from cwdfm.pretrained.masked_lm import read_transformers
-from cwdfm.pretrained.text_tokenizer import find_stop, read_tokenizer
+from cwdfm.pretrained.text_tokenizer import LoadOptions, find_stop, read_tokenizer
 from cwdfm.solver import Solver
 
 

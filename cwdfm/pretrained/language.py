@@ -7,13 +7,13 @@ from typing import Any
 from cwdfm.errors import InputError
 from cwdfm.language.model import LanguageModel
 from cwdfm.pretrained.a2d import read_a2d
-from cwdfm.pretrained.decoder import LoadOptions
 from cwdfm.pretrained.diffusion_gemma import read_diffusion_gemma
 from cwdfm.pretrained.dream import read_dream
 from cwdfm.pretrained.llada import read_llada
 from cwdfm.pretrained.llada2 import read_block_causal
 from cwdfm.pretrained.masked_lm import is_masked_lm, read_masked_lm
 from cwdfm.pretrained.sdar import read_sdar
+from cwdfm.pretrained.text_tokenizer import LoadOptions
 
 # By `model_type` in config.json, in lower case. All other types that transformers has as masked
 # language models are read by `read_masked_lm`. To support another family, add a reader.

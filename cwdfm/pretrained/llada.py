@@ -6,8 +6,8 @@ from typing import Any
 from cwdfm.errors import InputError
 from cwdfm.language.model import LanguageModel
 from cwdfm.model.decoder import DecoderConfig
-from cwdfm.pretrained.decoder import LoadOptions, read_decoder
-from cwdfm.pretrained.text_tokenizer import find_mask, find_stop, read_tokenizer
+from cwdfm.pretrained.decoder import decoder_model
+from cwdfm.pretrained.text_tokenizer import LoadOptions
 
 _NAMES = {
     r"^model\.transformer\.": "",
@@ -58,13 +58,5 @@ def read_llada(folder: Path, config: dict[str, Any], options: LoadOptions) -> La
         norm_epsilon=config["rms_norm_eps"],
         qkv_bias=config.get("include_qkv_bias", False),
     )
-    tokenizer = read_tokenizer(folder, options)
-    return LanguageModel(
-        read_decoder(folder, shape, options, _NAMES),
-        tokenizer,
-        "LLaDA",
-        mask_id=find_mask(config, tokenizer),
-        block_length=32,
-        stop_ids=find_stop(folder, config, tokenizer),
-        length=config["max_sequence_length"],
-    )
+    facts = {"block_length": 32, "length": config["max_sequence_length"]}
+    return decoder_model(folder, config, options, shape, "LLaDA", names=_NAMES, **facts)

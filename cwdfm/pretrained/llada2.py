@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.language.model import LanguageModel, Network
+from cwdfm.language.model import LanguageModel
 from cwdfm.model.decoder import KeyValues
-from cwdfm.pretrained.decoder import LoadOptions
-from cwdfm.pretrained.masked_lm import read_transformers
-from cwdfm.pretrained.text_tokenizer import find_mask, find_stop, read_tokenizer
+from cwdfm.pretrained.masked_lm import TransformersNetwork, read_transformers
+from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
 
 _BLOCKS = {"llada2_moe": 32, "sdar_moe": 4}
 
 
-class CausalLMNetwork(Network):
+class CausalLMNetwork(TransformersNetwork):
     """A causal language model of transformers, called with masks of its own.
 
     It has a `model`, which returns hidden vectors, and an output layer. Its layers call
@@ -27,14 +26,8 @@ class CausalLMNetwork(Network):
     """
 
     def __init__(self, network: Any) -> None:
-        super().__init__()
-        self.network: Any = network
+        super().__init__(network)
         self.readout: Any = network.get_output_embeddings()
-
-    @property
-    def num_tokens(self) -> int:
-        count: int = self.network.config.vocab_size
-        return count
 
     def hidden(
         self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None

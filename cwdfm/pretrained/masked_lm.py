@@ -13,14 +13,11 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError, load_extra
 from cwdfm.language.model import LanguageModel, Network
 from cwdfm.model.decoder import KeyValues
-from cwdfm.pretrained.decoder import LoadOptions
-from cwdfm.pretrained.text_tokenizer import find_mask, read_tokenizer
+from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, read_tokenizer
 
 
-class MaskedLMNetwork(Network):
-    """Its hidden vectors are logits already: heads differ between networks, and are small."""
-
-    caches = pads = False
+class TransformersNetwork(Network):
+    """A network of transformers."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -30,6 +27,12 @@ class MaskedLMNetwork(Network):
     def num_tokens(self) -> int:
         count: int = self.network.config.vocab_size
         return count
+
+
+class MaskedLMNetwork(TransformersNetwork):
+    """Its hidden vectors are logits already: heads differ between networks, and are small."""
+
+    caches = pads = False
 
     def hidden(
         self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None

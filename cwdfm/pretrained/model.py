@@ -20,12 +20,12 @@ from cwdfm.hub import check_remote_code, download_model, is_hub_name
 from cwdfm.likelihood.dataset import DatasetLikelihood, text_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.method.flow import flow_of
-from cwdfm.pretrained.decoder import LoadOptions
 from cwdfm.pretrained.format import FORMAT, digests, read_model
 from cwdfm.pretrained.language import is_language_model, read_language_model
 from cwdfm.pretrained.own import Builder, network_config
 from cwdfm.pretrained.published import is_published
 from cwdfm.pretrained.share import upload_model
+from cwdfm.pretrained.text_tokenizer import LoadOptions
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Samples
 from cwdfm.source import Source

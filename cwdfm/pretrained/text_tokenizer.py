@@ -1,15 +1,27 @@
-"""Tokenizers of language models, with the ids that generation needs."""
+"""Tokenizers of language models, with the ids that generation needs, and options of loading."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cwdfm.errors import InputError, load_extra
 from cwdfm.files import read_json
-from cwdfm.pretrained.decoder import LoadOptions
 
 # Tokens that end an answer, besides the end-of-text token, where a tokenizer has them.
 _ENDS = ("<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|role_end|>", "<end_of_turn>", "<turn|>")
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The options of `cwdfm.load` for language models."""
+
+    device: torch.device
+    dtype: torch.dtype | None = None  # None: as stored
+    block: int | None = None  # tokens per block, for models that exist with several
+    trust_remote_code: bool = False
 
 
 def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenizer") -> Any:

@@ -93,6 +93,8 @@ def test_code_of_a_folder_runs_only_with_consent(tmp_path: Path) -> None:
     (folder / "modeling.py").write_text(CODE)
     with pytest.raises(cwdfm.InputError, match="trust_remote_code"):
         cwdfm.load(folder)
+    with pytest.raises(cwdfm.InputError, match="revision"):
+        cwdfm.load("owner/name", trust_remote_code=True)
     model = cwdfm.load(folder, trust_remote_code=True)
     ids = torch.randint(6, COUNT, (2, 12), generator=torch.Generator().manual_seed(1))
     place = torch.arange(12)
