@@ -15,6 +15,7 @@ from cwdfm.method.base import Method, SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
 from cwdfm.postprocess import Refine, Reject, Resample
+from cwdfm.recommend import recommend_for
 from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver.sample import Progress
@@ -80,6 +81,7 @@ def generate_samples(
     *,
     n: int = 16,
     steps: int = 64,
+    evaluations: int | None = None,
     temperature: float | None = None,
     seed: int = 0,
     grid: Spacing | Tensor = "t",
@@ -102,6 +104,8 @@ def generate_samples(
             The default is the method's own; for a flow, `Euler()`.
         n: The number of samples.
         steps: The number of steps.
+        evaluations: A budget of model evaluations per sample. The recommended solver is used, with
+            its own steps, grid and resampling (see `cwdfm.recommend`).
         temperature: The temperature of the draws, in place of the solver's. 0 draws the most
             likely token.
         seed: The random seed.
@@ -129,6 +133,14 @@ def generate_samples(
         )
     check_integer("n", n)
     check_integer("steps", steps)
+    if evaluations is not None:
+        if solver not in (None, "auto") or resample is not None:
+            raise InputError(
+                f"evaluations chooses the solver and its resampling, got solver={solver!r} and "
+                f"resample={resample}; omit them, or omit evaluations"
+            )
+        chosen = recommend_for(trained.method, evaluations, length or trained.length)
+        solver, steps, grid, resample = chosen.options.values()
     solver = _find_solver(trained.method, solver, temperature)
     tokens, fixed = prompt_tokens(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:

@@ -7,6 +7,7 @@ from cwdfm.cli.options import HELP
 from experiments import report, results
 from experiments.chaos import run as chaos
 from experiments.cli import bench, run
+from experiments.studies import frontier
 
 COMMANDS = {
     "list": (run.list_command, "list the experiments and their cost"),
@@ -30,6 +31,8 @@ def main() -> None:
     if arguments[0] not in COMMANDS:
         fail(f"unknown command {arguments[0]!r}; choose from {', '.join(COMMANDS)}")
     command, _ = COMMANDS[arguments[0]]
+    if arguments[:2] == ["run", "frontier"]:  # a study with options of its own
+        command, arguments = frontier.main, arguments[1:]
     with exit_on_error(resumable=True):
         command(arguments[1:])
 

@@ -17,6 +17,7 @@ from cwdfm.cli.sample_options import (
     check,
     parse_options,
     postprocessing,
+    recommended,
     recording_file,
     settings,
     wrong_solver,
@@ -105,7 +106,7 @@ def main(arguments: list[str]) -> None:
     with standard_output(options.out, "samples.jsonl") as out:
         options = replace(options, out=out)
         with options.flag_names:
-            check(options)
+            check(options, given)
             steps = postprocessing(options)
             named = options.solver != "auto"
             solver = build_solver(options.solver, options.solver_options) if named else None
@@ -149,6 +150,10 @@ def make_job(
     `given` are the options named on the command line. A `solver` of None is the default.
     """
     method = trained.method
+    if options.evaluations is not None:
+        options = recommended(options, method, sample_length(trained, options))
+        steps = postprocessing(options)
+        solver = build_solver(options.solver, options.solver_options)
     if solver is None:
         options = default_solver(options, method, given)
         with options.flag_names:
@@ -247,7 +252,7 @@ def note_steps(method: Method, options: Options, requested: int, length: int) ->
             f"note: {options.model} has {options.steps} blocks of {block} tokens and needs "
             f"at least one step per block: using {options.steps} steps instead of {requested}"
         )
-    if options.solver not in ("first-hitting", "entropy-bound"):
+    if options.solver not in ("first-hitting", "entropy-bound", "threshold", "klass"):
         return
     if options.steps < length:
         last = "last step of a block" if block else "last step"

@@ -1,9 +1,10 @@
 """The options of `cwdfm sample`, and the objects built from them."""
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from cwdfm.cli.options import (
     by_flags,
@@ -16,10 +17,13 @@ from cwdfm.cli.options import (
 )
 from cwdfm.errors import MAX_LENGTH, MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file
+from cwdfm.method.base import Method
 from cwdfm.ops.random import check_seed
 from cwdfm.postprocess import Refine, Reject, Resample
+from cwdfm.recommend import recommend_for
 from cwdfm.sample_file import POSTPROCESS_OPTIONS, check_format
 from cwdfm.solver_config import (
+    SHARED_OPTIONS,
     SOLVERS,
     SPECIFIC_OPTIONS,
     EulerConfig,
@@ -54,10 +58,14 @@ class Options:
     # Leave out invalid molecules, repeated samples, or both, as in --only valid unique. Fewer than
     # --n remain.
     only: tuple[Literal["valid", "unique"], ...] = ()
-    solver: Name = "auto"  # auto: euler; bd3lm ancestral, sedd analytic, ar left-to-right
+    # auto: euler; bd3lm ancestral, sedd analytic, ar left-to-right; or what --evaluations chooses
+    solver: Name = "auto"
     solver_options: SolverConfig = field(default_factory=EulerConfig)
     stop: bool = False  # bd3lm: end a sample after its end token
-    steps: int = 64  # number of steps; first-hitting and entropy-bound need one per token
+    # Number of steps; first-hitting, entropy-bound, threshold and klass need up to one per token.
+    steps: int = 64
+    # Budget of model evaluations per sample: choose solver, steps, grid and resampling for it.
+    evaluations: int | None = None
     seed: int = 0  # random seed
     grid: Literal["t", "kappa"] = "t"  # the quantity in which steps are equally spaced
     length: int | None = None  # tokens per sample; the default is the model's or the template's
@@ -133,8 +141,14 @@ def wrong_solver(option: str, solver: str) -> InputError:
     )
 
 
-def check(options: Options) -> None:
+def check(options: Options, given: Collection[str]) -> None:
     """Check options before a model is loaded."""
+    if options.evaluations is not None:
+        check_integer("evaluations", options.evaluations, most=MAX_STEPS)
+        chosen = {"steps", "grid", *POSTPROCESS_OPTIONS["resample"], "resample"} & set(given)
+        if chosen or options.solver != "auto":
+            name = "--solver" if options.solver != "auto" else flag(min(chosen))
+            raise InputError(f"--evaluations chooses {name} itself; omit one of the two")
     check_integer("n", options.n, most=MAX_SAMPLES)
     check_integer("steps", options.steps, most=MAX_STEPS)
     check_format(options.out)
@@ -153,6 +167,27 @@ def check(options: Options) -> None:
         for name in names:
             if not getattr(options, enabling) and getattr(options, name) != getattr(Options, name):
                 raise InputError(f"{flag(name)} requires {flag(enabling)}; give both, or neither")
+
+
+def recommended(options: Options, method: Method, length: int) -> Options:
+    """The options with the solver, steps, grid and resampling of a budget of evaluations."""
+    assert options.evaluations is not None
+    chosen = recommend_for(method, options.evaluations, length)
+    shared = {name: getattr(options.solver_options, name) for name in SHARED_OPTIONS}
+    config = SOLVERS[chosen.name].config(**shared | dict(chosen.settings))
+    options = replace(
+        options,
+        solver=cast(Name, chosen.name),
+        solver_options=config,
+        steps=chosen.steps,
+        grid=chosen.grid,
+    )
+    if chosen.resample is None:
+        return options
+    names = {each.name: f"resample_{each.name}" for each in fields(Resample)}
+    names = {name: _OPTIONS.get(option, option) for name, option in names.items()}
+    values = {o: getattr(chosen.resample, n) for n, o in names.items() if hasattr(options, o)}
+    return replace(options, **values)
 
 
 class Postprocessing(TypedDict, total=False):
@@ -195,5 +230,5 @@ def settings(options: Options) -> dict[str, Any]:
     """All options that the samples depend on, as one flat dictionary."""
     values = asdict(options)
     values |= values.pop("solver_options")
-    excluded = ("out", "only", "network", "record", "batch_size", "device", "force")
-    return {name: value for name, value in values.items() if name not in excluded}
+    idle = ("out", "only", "network", "evaluations", "record", "batch_size", "device", "force")
+    return {name: value for name, value in values.items() if name not in idle}

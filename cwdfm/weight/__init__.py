@@ -4,6 +4,7 @@ from cwdfm.weight.base import ContextWeight, PredictionWeight, Sum, Weight
 from cwdfm.weight.confidence import Confidence, Margin
 from cwdfm.weight.distance import Distance
 from cwdfm.weight.entropy import Entropy, EntropyInverse
+from cwdfm.weight.learned import Learned
 from cwdfm.weight.neighbor import Neighbor, NeighborShare
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Distance",
     "Entropy",
     "EntropyInverse",
+    "Learned",
     "Margin",
     "Neighbor",
     "NeighborShare",

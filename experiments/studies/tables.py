@@ -1,5 +1,6 @@
 """The tables of the recorded studies, one function per record of `results/studies.jsonl.xz`."""
 
+import statistics
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -132,6 +133,31 @@ def exact_target(record: Record) -> list[Table]:
     return [make_table("Total variation to an exact target", "source, solver", columns, rows)]
 
 
+def frontier(record: Record) -> list[Table]:
+    """Every sampler at every budget: the score that its settings were chosen by."""
+    tables = []
+    for task in dict.fromkeys(row["task"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["task"] == task]
+        budgets = sorted({row["budget"] for row in rows})
+        for name in rows[0]["scores"]:
+            down = name == "total variation"
+            found = {}
+            for row in rows:
+                values = row["scores"][name]
+                spread = statistics.stdev(values) if len(values) > 1 else None
+                mean = Value(statistics.fmean(values), spread, 4 if down else 0)
+                found[row["family"], row["budget"]] = mean
+            families = dict.fromkeys(row["family"] for row in rows)
+            lines = [
+                ((family,), [found.get((family, b), Value(None)) for b in budgets])
+                for family in families
+            ]
+            columns = [f"{budget} evaluations {'↓' if down else '↑'}" for budget in budgets]
+            of = "" if down else " of 1,024"
+            tables.append(make_table(f"{task}: {name}{of}", "sampler", columns, lines))
+    return tables
+
+
 def context_path(record: Record) -> list[Table]:
     """Algorithm 1 by sequence length."""
     rows = [
@@ -229,6 +255,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "text_small_uniform": text_small,
     "run_scatter": run_scatter,
     "exact_target": exact_target,
+    "frontier": frontier,
     "context_path": context_path,
     "sampling_step": sampling_step,
     "elbo_variance": elbo_variance,

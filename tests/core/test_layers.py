@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"method"},
     {"baselines"},
     {"solver_config"},
-    {"metrics", "language"},
+    {"metrics", "language", "recommend"},
     {"generation"},
     {"likelihood.dataset"},
     {"pretrained", "report"},

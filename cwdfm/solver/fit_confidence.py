@@ -1,0 +1,58 @@
+"""Fit a `Learned` weight to the errors of a model."""
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import check_instance, check_integer, check_tokens
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_logits
+from cwdfm.model.protocol import Model
+from cwdfm.path import MixturePath
+from cwdfm.schedule import Schedule
+from cwdfm.source import Source
+from cwdfm.weight import Learned
+from cwdfm.weight.learned import features, fit_logistic
+
+
+@torch.no_grad()
+def fit_confidence(
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    tokens: Tensor,
+    *,
+    times: int = 16,
+    scale: float = 1.0,
+    seed: int = 0,
+) -> Learned:
+    """Learn how likely a draw of the model is right, from data that it was not trained on.
+
+    Args:
+        model: Maps tokens [B, N] and times [B] to logits [B, N, V] of p_{1|t}.
+        source: The source distribution p_0.
+        schedule: The schedule kappa.
+        tokens: Held-out data, [B, N]. A few hundred sequences suffice.
+        times: The number of times, equally spaced in kappa. The model is evaluated once at each.
+        scale: The exponent of the weight.
+        seed: The random seed of the noise.
+    """
+    check_flow_network(model)
+    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    check_integer("times", times)
+    check_tokens("tokens", tokens, source.vocab_size)
+    tokens = tokens.to(model_device(model) or tokens.device)
+    path, inputs, targets = MixturePath(source, schedule), [], []
+    with evaluating(model):
+        for step in range(times):
+            kappa = torch.full((len(tokens),), (step + 0.5) / times, dtype=torch.float64)
+            t_B = schedule.inverse(kappa).to(tokens.device)
+            noised = path.sample(tokens, t_B, seed=seed, step=step)
+            rows = Positions.of(~noised.revealed)
+            x_1_K = rows.take(tokens)
+            for k, logits_kV in predict_logits(model, source, noised.x_t, t_B, rows):
+                inputs.append(features(logits_kV))
+                log_p_kV = logits_kV.double().log_softmax(-1)
+                # The probability that a draw equals the data replaces the draw: less variance.
+                targets.append(log_p_kV.gather(1, x_1_K[k, None])[:, 0].exp())
+    weight = fit_logistic(torch.cat(inputs), torch.cat(targets)).tolist()
+    return Learned((weight[0], weight[1], weight[2], weight[3]), scale)

@@ -1,0 +1,64 @@
+"""The recommended sampler: it keeps to its budget and runs through every interface."""
+
+from pathlib import Path
+
+import pytest
+
+import cwdfm
+from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.cli.sample import main as sample_main
+from cwdfm.recommend import recommend_for
+from cwdfm.sample_file import read_samples
+
+MODELS = ("qm9-mask-small", "qm9-uniform-small")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_samples_stay_within_the_budget(name: str) -> None:
+    trained = cwdfm.load(name)
+    for evaluations in (1, 5, 12):
+        out = trained.generate(evaluations=evaluations, n=3)
+        assert int(out.evaluations.max()) <= evaluations
+    chosen = cwdfm.recommend(trained, 12)
+    same = cwdfm.generate(trained, n=3, **chosen.options)
+    assert same.tokens.equal(out.tokens)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_budgets_are_used(name: str) -> None:
+    """Steps and rounds, at their largest cost, are the budget, up to one round."""
+    method = cwdfm.load(name).method
+    masked = method.source.marks_noise  # type: ignore[attr-defined]
+    for evaluations in range(1, 300):
+        chosen = recommend_for(method, evaluations, 32)
+        twice = chosen.name == "theta-trapezoidal"  # all steps but the last
+        cost = chosen.steps - 1 if twice else 0
+        if chosen.resample is not None:
+            fraction = chosen.resample.noise_fraction
+            groups = round(1 / fraction) if masked and fraction is not None else 1
+            cost += groups * chosen.resample.rounds
+        assert chosen.steps >= 1
+        assert evaluations - 8 < chosen.steps + cost <= evaluations
+
+
+def test_command(tmp_path: Path) -> None:
+    """The command gives the same samples, and records what it chose."""
+    out, arguments = tmp_path / "a.jsonl", [MODELS[1], "--n", "3", "--evaluations", "12"]
+    sample_main([*arguments, "--out", str(out)])
+    trained, found = cwdfm.load(MODELS[1]), read_samples(out)
+    assert found.tokens == trained.generate(evaluations=12, n=3).tokens.tolist()
+    chosen = cwdfm.recommend(trained, 12)
+    assert (found.options["solver"], found.options["steps"]) == (chosen.name, chosen.steps)
+    for flags in (["--steps", "4"], ["--solver", "euler"], ["--resample", "2"]):
+        with pytest.raises(cwdfm.InputError, match=flags[0]):
+            sample_main([*arguments, *flags, "--out", str(tmp_path / "b.jsonl")])
+
+
+def test_other_methods_use_their_own_solver() -> None:
+    assert recommend_for(Autoregressive(30), 7, 32).name == "left-to-right"
+    with pytest.raises(cwdfm.InputError, match=r"cwdfm\.load"):
+        cwdfm.recommend("qm9-mask-small")
+    with pytest.raises(cwdfm.InputError, match="evaluations"):
+        cwdfm.recommend(cwdfm.load(MODELS[0]), 0)
+    with pytest.raises(cwdfm.InputError, match="omit"):
+        cwdfm.load(MODELS[0]).generate("euler", evaluations=8)
