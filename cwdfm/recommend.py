@@ -73,8 +73,9 @@ def recommend_for(method: Method, evaluations: int, length: int) -> Recommendati
         rounds = max(min(4, evaluations // 2), evaluations // 4)
         resample = Resample(rounds, tokens_per_round=tokens) if rounds else None
         return Recommendation("ancestral", evaluations - rounds, "kappa", resample=resample)
-    if evaluations >= 4 * GROUPS:
+    if evaluations >= 8 * GROUPS:
         rounds = evaluations // (2 * GROUPS)
         resample = Resample(rounds, noise_fraction=1 / GROUPS, tokens_per_round=tokens)
         return Recommendation("ancestral", evaluations - GROUPS * rounds, "kappa", (), resample)
-    return Recommendation("theta-trapezoidal", (evaluations + 1) // 2, "kappa")
+    # Coarse steps draw several tokens at once; a low temperature makes them fit more often.
+    return Recommendation("ancestral", evaluations, "kappa", (("temperature", 0.7),))

@@ -151,7 +151,7 @@ def make_job(
     """
     method = trained.method
     if options.evaluations is not None:
-        options = recommended(options, method, sample_length(trained, options))
+        options = recommended(options, method, sample_length(trained, options), given)
         steps = postprocessing(options)
         solver = build_solver(options.solver, options.solver_options)
     if solver is None:

@@ -141,7 +141,7 @@ def wrong_solver(option: str, solver: str) -> InputError:
     )
 
 
-def check(options: Options, given: Collection[str]) -> None:
+def check(options: Options, given: Collection[str] = ()) -> None:
     """Check options before a model is loaded."""
     if options.evaluations is not None:
         check_integer("evaluations", options.evaluations, most=MAX_STEPS)
@@ -169,12 +169,15 @@ def check(options: Options, given: Collection[str]) -> None:
                 raise InputError(f"{flag(name)} requires {flag(enabling)}; give both, or neither")
 
 
-def recommended(options: Options, method: Method, length: int) -> Options:
-    """The options with the solver, steps, grid and resampling of a budget of evaluations."""
+def recommended(options: Options, method: Method, length: int, given: Collection[str]) -> Options:
+    """The options with the solver, steps, grid and resampling of a budget of evaluations.
+
+    Options of the draws that are `given` on the command line stay as they are.
+    """
     assert options.evaluations is not None
     chosen = recommend_for(method, options.evaluations, length)
-    shared = {name: getattr(options.solver_options, name) for name in SHARED_OPTIONS}
-    config = SOLVERS[chosen.name].config(**shared | dict(chosen.settings))
+    own = {name: getattr(options.solver_options, name) for name in SHARED_OPTIONS & set(given)}
+    config = SOLVERS[chosen.name].config(**dict(chosen.settings) | own)
     options = replace(
         options,
         solver=cast(Name, chosen.name),

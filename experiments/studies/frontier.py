@@ -111,9 +111,14 @@ def exact_task(source: cwdfm.Source, device: torch.device) -> Run:
 
     def run(sampler: Sampler, samples: int, seed: int) -> tuple[Callable[[], Scores], float]:
         shape, flow = (80 * samples, LENGTH), (model, source, SCHEDULE)
-        options = {"seed": seed, "device": device}
         out = cwdfm.sample(
-            *flow, sampler.solver, shape=shape, steps=sampler.steps, grid=sampler.grid, **options
+            *flow,
+            sampler.solver,
+            shape=shape,
+            steps=sampler.steps,
+            grid=sampler.grid,
+            seed=seed,
+            device=device,
         )
         evaluations = float(out.evaluations.double().mean())
         if sampler.resample is not None:

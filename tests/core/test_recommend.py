@@ -26,19 +26,18 @@ def test_samples_stay_within_the_budget(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_budgets_are_used(name: str) -> None:
-    """Steps and rounds, at their largest cost, are the budget, up to one round."""
+    """Steps and rounds, at their largest cost, are the budget."""
     method = cwdfm.load(name).method
-    masked = method.source.marks_noise  # type: ignore[attr-defined]
+    masked = method.source.marks_noise
     for evaluations in range(1, 300):
         chosen = recommend_for(method, evaluations, 32)
-        twice = chosen.name == "theta-trapezoidal"  # all steps but the last
-        cost = chosen.steps - 1 if twice else 0
+        cost = 0
         if chosen.resample is not None:
             fraction = chosen.resample.noise_fraction
             groups = round(1 / fraction) if masked and fraction is not None else 1
             cost += groups * chosen.resample.rounds
         assert chosen.steps >= 1
-        assert evaluations - 8 < chosen.steps + cost <= evaluations
+        assert chosen.steps + cost == evaluations
 
 
 def test_command(tmp_path: Path) -> None:
@@ -49,6 +48,9 @@ def test_command(tmp_path: Path) -> None:
     assert found.tokens == trained.generate(evaluations=12, n=3).tokens.tolist()
     chosen = cwdfm.recommend(trained, 12)
     assert (found.options["solver"], found.options["steps"]) == (chosen.name, chosen.steps)
+    mask = ["--n", "1", "--evaluations", "2", "--temperature", "0.9", "--out", str(out), "--force"]
+    sample_main([MODELS[0], *mask])
+    assert read_samples(out).options["temperature"] == 0.9  # not the recommended one
     for flags in (["--steps", "4"], ["--solver", "euler"], ["--resample", "2"]):
         with pytest.raises(cwdfm.InputError, match=flags[0]):
             sample_main([*arguments, *flags, "--out", str(tmp_path / "b.jsonl")])
