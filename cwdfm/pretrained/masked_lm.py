@@ -1,4 +1,4 @@
-"""Masked language models of transformers: BERT, ModernBERT, ESM and DPLM, RoBERTa and others.
+"""Masked language models of transformers: BERT and GenMol, ModernBERT, ESM and DPLM, and others.
 
 No logit shift, bidirectional attention, no cache. Positions are those of the network: sequences of
 a batch have equal lengths, because networks differ in how they number padded ones.
@@ -14,6 +14,7 @@ from cwdfm.errors import InputError, load_extra
 from cwdfm.language.model import LanguageModel, Network
 from cwdfm.model.decoder import KeyValues
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, read_tokenizer
+from cwdfm.pretrained.weights import check_weights, read_weights
 
 
 class TransformersNetwork(Network):
@@ -57,7 +58,10 @@ def is_masked_lm(config: dict[str, Any]) -> bool:
 def read_masked_lm(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
     """Texts stand between the special tokens of the tokenizer, as in training."""
     tokenizer = read_tokenizer(folder, options)
-    network = read_transformers(folder, "AutoModelForMaskedLM", options)
+    if any(folder.glob("*.ckpt")):
+        network = _read_checkpoint(folder, options)
+    else:
+        network = read_transformers(folder, "AutoModelForMaskedLM", options)
     length = config.get("max_position_embeddings", 512)
     return LanguageModel(
         MaskedLMNetwork(network),
@@ -67,6 +71,18 @@ def read_masked_lm(folder: Path, config: dict[str, Any], options: LoadOptions) -
         length=min(length, getattr(tokenizer, "model_max_length", length)),
         frames=True,
     )
+
+
+def _read_checkpoint(folder: Path, options: LoadOptions) -> nn.Module:
+    """A Lightning checkpoint beside a config.json, as GenMol's; of its moving average if any."""
+    transformers = load_extra("transformers", "text")
+    config = transformers.AutoConfig.from_pretrained(str(folder))
+    network: nn.Module = transformers.AutoModelForMaskedLM.from_config(config)
+    weights = {name.removeprefix("backbone."): x for name, x in read_weights(folder).items()}
+    weights.pop("bert.embeddings.position_ids", None)  # stored by old versions of transformers
+    check_weights({name: x.shape for name, x in network.state_dict().items()}, weights)
+    network.load_state_dict(weights)
+    return network.to(options.device, options.dtype).eval().requires_grad_(False)
 
 
 def read_transformers(folder: Path, kind: str, options: LoadOptions) -> nn.Module:

@@ -92,9 +92,13 @@ def _averaged(path: Path, state: dict[str, Tensor], ema: Any) -> dict[str, Tenso
         case None:
             return state
         case {"shadow_params": list(average)}:
-            names = [name for name in state if not name.endswith(_COMPUTED)]
-            if [x.shape for x in average] == [state[name].shape for name in names]:
-                return dict(zip(names, average, strict=True))
+            tied: dict[int, list[str]] = {}  # names of one parameter, by its address
+            for name, x in state.items():
+                if x.is_floating_point() and not name.endswith(_COMPUTED):
+                    tied.setdefault(x.data_ptr(), []).append(name)
+            if [x.shape for x in average] == [state[names[0]].shape for names in tied.values()]:
+                pairs = zip(tied.values(), average, strict=True)
+                return {name: x for names, x in pairs for name in names}
     raise InputError(
         f"the moving average (ema) in {path} does not fit its state_dict; remove it to use the "
         f"state_dict alone"

@@ -9,6 +9,7 @@ import torch
 
 import cwdfm
 from cwdfm.language.prompts import Prompt, make_canvas
+from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
 from tests.support.gemma import CANVAS, write_gemma
 from tests.support.language import (
     EOS,
@@ -69,6 +70,51 @@ def test_masked_language_models_continue_and_fill(tmp_path: Path, kind: str) -> 
         cwdfm.generate(model, messages=[[{"role": "user", "content": "the"}]])
     with pytest.raises(cwdfm.InputError, match="cache"):
         cwdfm.generate(model, prompts=["the"], max_new_tokens=4, cache="dual")
+
+
+def test_a_lightning_checkpoint_gives_its_moving_average(tmp_path: Path) -> None:
+    """GenMol's layout: a BERT under `backbone`, with the averages in the order of parameters."""
+    network = write_masked_lm(tmp_path, "Bert")
+    (tmp_path / "model.safetensors").unlink()
+    average = [parameter + 1 for parameter in network.parameters()]
+    state = {f"backbone.{name}": x for name, x in network.state_dict().items()}
+    torch.save({"state_dict": state, "ema": {"shadow_params": average}}, tmp_path / "model.ckpt")
+    found = cwdfm.load(tmp_path).network.network
+    for new, old in zip(found.parameters(), average, strict=True):
+        assert torch.equal(new, old)
+    del state["backbone.cls.predictions.bias"], state["backbone.cls.predictions.decoder.bias"]
+    torch.save({"state_dict": state}, tmp_path / "model.ckpt")
+    with pytest.raises(cwdfm.InputError, match=r"cls\.predictions"):
+        cwdfm.load(tmp_path)
+
+
+def test_a_tokenizer_with_code_is_read_without_it(tmp_path: Path) -> None:
+    """Dream's layout: vocab.json, merges.txt, and a tokenizer class in the repository."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    library = Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=letters)
+    library.train_from_iterator(["the cat sat on the mat"], trainer)
+    library.model.save(str(tmp_path))
+    count = library.get_vocab_size()
+    special = ["<|endoftext|>", "<|mask|>"]
+    config = {
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+        "tokenizer_class": "DreamTokenizer", "eos_token": special[0], "mask_token": special[1],
+        "added_tokens_decoder": {
+            str(count + i): {"content": name, "special": True} for i, name in enumerate(special)
+        },
+    }  # fmt: skip
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    options = LoadOptions(torch.device("cpu"))
+    tokenizer = read_tokenizer(tmp_path, options, "Qwen2Tokenizer")
+    assert find_mask({}, tokenizer) == count + 1
+    assert find_stop(tmp_path, {}, tokenizer) == (count,)
+    ids = tokenizer("the cat <|mask|>")["input_ids"]
+    assert ids[:-2] == library.encode("the cat").ids
+    assert ids[-1] == count + 1
 
 
 CODE = """
