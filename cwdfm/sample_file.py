@@ -3,12 +3,17 @@
 `.jsonl`: a header object (options, model card, provenance), followed by one object per sample.
 `.csv`: the columns index and text.
 `.smi`, `.txt`: one text per line; texts cannot contain line breaks.
+`.sdf`: one record per molecule, with coordinates in the plane and the fields index and SMILES. An
+invalid molecule is a record without atoms.
+
+Files of molecules in other formats (`.tsv`, `.parquet`) can be read, but not written.
 
 `PartialSamples` holds the finished part of a file while it is sampled.
 """
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cwdfm.data.molecule_files import PARQUET, SMILES_FIELD, read_molecules
+from cwdfm.data.smiles import parse
 from cwdfm.distributed import output_file, rank
-from cwdfm.errors import MAX_INT, InputError
+from cwdfm.errors import MAX_INT, InputError, load_extra
 from cwdfm.files import (
     MARKER,
     check_fields,
@@ -30,7 +37,8 @@ from cwdfm.files import (
     write_json,
 )
 
-FORMATS = (".jsonl", ".csv", ".smi", ".txt")
+FORMATS = (".jsonl", ".csv", ".smi", ".txt", ".sdf")
+READ_ONLY = (".tsv", PARQUET)
 LINES = (".smi", ".txt")  # formats with one text per line
 _BATCH = r"\d+-\d+\.json"  # name of the file of a finished batch
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -74,10 +82,10 @@ class SampleFile:
         return {RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
 
 
-def check_format(path: Path) -> None:
+def check_format(path: Path, formats: Sequence[str] = FORMATS) -> None:
     """Require a supported suffix."""
-    if path.suffix not in FORMATS:
-        raise InputError(f"a sample file must end in {', '.join(FORMATS)}, got {str(path)!r}")
+    if path.suffix not in formats:
+        raise InputError(f"a sample file must end in {', '.join(formats)}, got {str(path)!r}")
 
 
 def write_samples(path: Path, samples: SampleFile) -> None:
@@ -104,17 +112,34 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
         writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerows([("index", "text"), *enumerate(samples.texts)])
         yield buffer.getvalue()
+    elif path.suffix == ".sdf":
+        yield from map(_record, itertools.count(), samples.texts)
     else:
         yield from (text + "\n" for text in samples.texts)
+
+
+def _record(index: int, text: str) -> str:
+    """The record of a molecule in an .sdf file."""
+    chem = load_extra("rdkit.Chem", "molecules")
+    molecule = parse(text) or chem.Mol()
+    load_extra("rdkit.Chem.rdDepictor", "molecules").Compute2DCoords(molecule)
+    fields = {"index": index, SMILES_FIELD: text.strip()}
+    data = "".join(f">  <{name}>\n{value}\n\n" for name, value in fields.items())
+    return f"{chem.MolToMolBlock(molecule)}{data}$$$$\n"
 
 
 def read_samples(path: Path, column: str | None = None) -> SampleFile:
     """Read a sample file, also of other programs.
 
-    In .smi files, a name may follow the SMILES. `column` is that of .csv files, ignoring case;
-    None selects `text`, or else `smiles`.
+    In .smi files, a name may follow the SMILES. `column` is that of tables, ignoring case; None
+    selects `smiles`, in .csv files `text` if there is one.
     """
-    check_format(path)
+    check_format(path, (*FORMATS, *READ_ONLY))
+    if path.suffix in (".sdf", *READ_ONLY):
+        found = SampleFile([smiles for _, smiles in read_molecules(path, column)])
+        if not found.texts:
+            raise InputError(f"{path} contains no samples; sample again")
+        return found
     try:
         text = path.read_bytes().decode("utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:

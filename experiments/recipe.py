@@ -66,6 +66,7 @@ class Recipe:
     previews: int = 64
     preview_steps: int = 64
     train_rows: int = added(0)
+    representation: str = added("smiles")
 
     @classmethod
     def named(cls, name: str) -> Self:

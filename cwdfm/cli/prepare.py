@@ -2,7 +2,7 @@
 
 import glob
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cwdfm.cli.options import by_flags, cores, flag, parse
@@ -10,19 +10,23 @@ from cwdfm.cli.progress import Progress
 from cwdfm.data import (
     CORPORA,
     DATASETS,
+    Standardize,
     TokenData,
     find_corpus,
     is_prepared,
     load,
     prepare,
     randomize,
+    reads_text,
     unknown_dataset,
 )
+from cwdfm.data.loader import Representation
+from cwdfm.data.molecule_files import PARQUET, SDF
 from cwdfm.data.randomized import check_randomized, randomized_source
 from cwdfm.data.readers import file_type, is_table
 from cwdfm.data.text.files import Unit, is_text
 from cwdfm.distributed import output_file
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, reject_options
 from cwdfm.files import check_output_file, check_writable
 
 
@@ -33,8 +37,9 @@ class Options:
     Text is a corpus by name (openwebtext, fineweb-edu, wikitext-103, ...), a file (.txt, .jsonl,
     .parquet, .fasta, .tar, also compressed as .gz, .xz, .zst or .bz2), a folder, or a quoted glob
     pattern. Repeat the command to resume an interrupted preparation. Molecules are qm9, moses, or a
-    file (.smi, .smiles, .csv, .tsv). Pass the result to other commands as --data. They also read
-    raw data; preparing it first saves time and fixes the options.
+    file (.smi, .csv, .tsv, .sdf, .parquet with a column `smiles`). Pass the result to other
+    commands as --data. They also read raw data; preparing it first saves time and fixes the
+    options.
     """
 
     corpus: str  # CORPUS, the first argument: a name, file, folder or glob pattern
@@ -42,6 +47,10 @@ class Options:
     tokenizer: str | None = None  # gpt2, bytes, chars, a folder or a hub name; None: the default
     length: int | None = None  # tokens per sequence; None: the default of the corpus
     column: str | None = None  # of tables, parquet or JSON lines; None: `smiles` or `text`
+    # Tokens of molecules: smiles (default) or selfies. Also reads any .parquet file as molecules.
+    representation: Representation | None = None
+    # What happens to salts, mixtures, charges, isotopes and stereochemistry of molecules.
+    standardize: Standardize = field(default_factory=Standardize)
     randomized: int | None = None  # randomized SMILES per molecule; None: canonical SMILES
     seed: int | None = None  # seed of the randomized SMILES; None: 0
     # What forms one document in plain text; None: the file. With rows, each line, record or row of
@@ -71,7 +80,11 @@ def _is_molecules(options: Options) -> bool:
     path = Path(options.corpus)
     if is_table(path):
         return options.documents != "rows"
-    return options.corpus in DATASETS or file_type(path) in (".smi", ".smiles", ".npz")
+    if file_type(path) == PARQUET:
+        asked = options.tokenizer, options.documents, options.representation
+        return path.is_file() and not reads_text(path, *asked)
+    known = (".smi", ".smiles", ".npz", *SDF)
+    return options.corpus in DATASETS or file_type(path) in known
 
 
 def _reject(options: Options, names: tuple[str, ...], reason: str) -> None:
@@ -108,7 +121,15 @@ def _write_molecules(options: Options) -> TokenData:
     length, limit, column = options.length, options.limit, options.column
     with Progress("rows", None) as progress:
         tick = progress.reach
-        data = load(options.corpus, length=length, limit=limit, column=column, progress=tick)
+        data = load(
+            options.corpus,
+            length=length,
+            limit=limit,
+            column=column,
+            representation=options.representation,
+            standardize=options.standardize,
+            progress=tick,
+        )
     if existing is not None:
         source = data.source
         if options.randomized is not None:
@@ -129,8 +150,10 @@ def _write_molecules(options: Options) -> TokenData:
 
 def _text(options: Options) -> TokenData:
     """Tokenize and pack text into a folder."""
-    molecules_only = ("randomized", "seed", "force")
-    _reject(options, molecules_only, f"for molecules, but {options.corpus} is read as text")
+    molecules_only = ("representation", "randomized", "seed", "force")
+    reason = f"for molecules, but {options.corpus} is read as text"
+    _reject(options, molecules_only, reason)
+    reject_options(reason, **options.standardize.to_json())
     if is_prepared(Path(options.corpus)):
         raise InputError(
             f"{options.corpus} is already prepared, with its tokenizer and length; pass it to "

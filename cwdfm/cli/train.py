@@ -177,6 +177,7 @@ def make_run(options: Options, init: Pretrained | None, device: torch.device) ->
         column=data.column,
         tokenizer=tokenizer,
         documents=data.documents,
+        representation=None if data.representation == "smiles" else data.representation,
     )
     if not rank():
         barrier()

@@ -15,7 +15,14 @@ from cwdfm.data.loader import DATASETS, load, reads_text, unknown_dataset
 from cwdfm.data.molecules import SmilesFile
 from cwdfm.data.randomized import randomize
 from cwdfm.data.reference import load_reference
-from cwdfm.data.smiles import SmilesTokenizer, canonical, split_smiles
+from cwdfm.data.smiles import (
+    MoleculeTokenizer,
+    SelfiesTokenizer,
+    SmilesTokenizer,
+    canonical,
+    split_smiles,
+)
+from cwdfm.data.standardize import Standardize
 from cwdfm.data.text.corpora import CORPORA, find_corpus
 from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.data.text.fast_tokenizer import FastTokenizer, find_tokenizer
@@ -36,10 +43,13 @@ __all__ = [
     "Document",
     "FastTokenizer",
     "HubCorpus",
+    "MoleculeTokenizer",
     "RowTokenizer",
+    "SelfiesTokenizer",
     "SmilesFile",
     "SmilesTokenizer",
     "Split",
+    "Standardize",
     "TextFiles",
     "TextTokenizer",
     "TokenData",

@@ -38,7 +38,8 @@ class TokenData:
     Molecules: each row is `<bos> tokens <eos> <pad> ...`. The rows of a split are in random order,
     so any prefix is a random sample. `report` counts rows: `read` is the sum of `kept` and all
     reasons for leaving rows out, and `kept` = `train` + `valid`; missing counts are those of the
-    sequences. `examples` shows a few rows for each reason.
+    sequences. Rows that were standardized are also counted by rule, as `changed_...`. `examples`
+    shows a few rows for each reason.
 
     Text: each row is a window of documents joined by end-of-text tokens. The arrays are
     memory-mapped. Training windows are in corpus order, held-out windows in random order. See

@@ -8,15 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from cwdfm.cache import Cache, cache_folder, cached
 from cwdfm.data.dataset import FORMAT, SEED, CacheMode, TokenData
+from cwdfm.data.molecule_files import PARQUET, has_molecules
 from cwdfm.data.molecules import Molecules, SmilesFile
 from cwdfm.data.moses import MOSES
 from cwdfm.data.qm9 import QM9
 from cwdfm.data.readers import file_type
-from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.data.smiles import REPRESENTATIONS, MoleculeTokenizer, SmilesTokenizer
+from cwdfm.data.standardize import KEEP, Standardize
 from cwdfm.data.text.corpora import CORPORA, find_corpus
 from cwdfm.data.text.corpus import Corpus
 from cwdfm.data.text.fast_tokenizer import GPT2_SHA256, FastTokenizer, find_tokenizer
@@ -25,9 +27,10 @@ from cwdfm.data.text.prepared import is_prepared, open_prepared, prepare, text_s
 from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_integer, describe, reject_options
+from cwdfm.errors import InputError, check_choice, check_integer, describe, reject_options
 
 DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOSES)}
+Representation = Literal["smiles", "selfies"]
 MAX_SMILES_LENGTH = 10**4  # every row is padded to the length, which costs memory
 
 
@@ -39,6 +42,8 @@ def load(
     column: str | None = None,
     seed: int | None = None,
     tokenizer: Tokenizer | str | None = None,
+    representation: Representation | None = None,
+    standardize: Standardize | None = None,
     part: str | None = None,
     documents: Unit | None = None,
     folder: str | Path | None = None,
@@ -49,10 +54,11 @@ def load(
 ) -> TokenData:
     """Load a dataset or corpus by name, a user's files, or prepared data.
 
-    Molecules: the datasets "qm9" and "moses", `.smi`, `.smiles`, `.csv` and `.tsv` files, and
-    prepared `.npz` files. Text: the corpora by name, all other files, folders, glob patterns, and
-    folders written by `prepare`. A `.txt` file contains one SMILES per line, unless a text
-    tokenizer is given; then it is text.
+    Molecules: the datasets "qm9" and "moses", `.smi`, `.smiles`, `.csv`, `.tsv` and `.sdf` files,
+    and prepared `.npz` files. Text: the corpora by name, all other files, folders, glob patterns,
+    and folders written by `prepare`. A `.txt` file contains one SMILES per line, unless a text
+    tokenizer is given; then it is text. A `.parquet` file contains molecules if it has a column
+    `smiles` and no column `text`, or if a representation is given.
 
     length: tokens per sequence. None selects the dataset's default: 32 for QM9 and files of
         molecules, 64 for MOSES, 1024 for text, 128 for LM1B, 256 for text8. For molecules, `<bos>`
@@ -66,6 +72,9 @@ def load(
     tokenizer: for molecules, a fixed vocabulary, such as that of an existing model; molecules with
         other tokens are left out. For text, a tokenizer or a name for `find_tokenizer`; "chars"
         uses the characters of the corpus. None selects the corpus's default, usually GPT-2's.
+    representation: for molecules, what the tokens are: of SMILES (default) or SELFIES.
+    standardize: for molecules, what happens to salts, mixtures, charges, isotopes and
+        stereochemistry. By default everything is kept.
     cache: whether to cache the prepared data in `$CWDFM_CACHE` or `~/.cache/cwdfm`. "read" uses
         existing entries but does not write new ones.
     progress: called now and then with the number of rows or documents read.
@@ -99,14 +108,22 @@ def load(
     split_seed = SEED if seed is None else seed
     if documents is None and isinstance(tokenizer, RowTokenizer) and name not in CORPORA:
         documents = None if is_prepared(path) else "rows"
-    if not reads_text(name, tokenizer, documents):
+    of_molecules = {"representation": representation, "standardize": standardize}
+    if representation is not None:
+        check_choice("representation", representation, tuple(REPRESENTATIONS))
+    if not reads_text(name, tokenizer, documents, representation):
         reason = f"for text, but {name!r} is read as molecules (.txt is text with a text tokenizer)"
         reject_options(reason, part=part, documents=documents, **hub)
         if path.suffix == ".npz":
             requested = {**cut, "seed": seed, "column": column}
-            return check_prepared(TokenData.load(path), path, tokenizer, requested)
+            requested["standardize"] = standardize and standardize.to_json()
+            data = check_prepared(TokenData.load(path), path, tokenizer, requested)
+            return check_representation(data, path, representation)
         dataset = find_molecules(name, column)
-        return load_molecules(dataset, tokenizer, cache, progress, seed=split_seed, **cut)
+        return load_molecules(
+            dataset, tokenizer, cache, progress, seed=split_seed, **cut, **of_molecules
+        )
+    reject_options(f"for molecules, but {name!r} is read as text", **of_molecules)
     if is_prepared(path):
         reason = f"for raw text, but {path} is already prepared"
         reject_options(reason, column=column, documents=documents, **hub)
@@ -118,12 +135,19 @@ def load(
 
 
 def reads_text(
-    name_or_path: str | Path, tokenizer: Tokenizer | str | None, documents: Unit | None = None
+    name_or_path: str | Path,
+    tokenizer: Tokenizer | str | None,
+    documents: Unit | None = None,
+    representation: Representation | None = None,
 ) -> bool:
     """Whether `load` reads text rather than molecules."""
     path, name = Path(name_or_path), str(name_or_path)
     if name in DATASETS:
         return False
+    if file_type(path) == PARQUET and path.is_file() and documents is None:
+        if representation is not None or isinstance(tokenizer, MoleculeTokenizer):
+            return False
+        return tokenizer is not None or not has_molecules(path)
     if name in CORPORA or path.is_dir() or glob.has_magic(name):
         return True
     if file_type(path) == ".txt":
@@ -147,8 +171,9 @@ def unknown_dataset(name_or_path: str | Path) -> InputError:
     problem = "has an unknown format" if exists else "is neither a dataset nor a file"
     return InputError(
         f"{str(name_or_path)!r} {problem}; give one of {_names()}, or the path of a file "
-        f"(molecules: .smi, .txt, .csv, .tsv, or a prepared .npz; text: .txt with a text "
-        f"tokenizer, .jsonl, .parquet, .fasta, .tar, or a folder; also compressed)"
+        f"(molecules: .smi, .txt, .csv, .tsv, .sdf, .parquet with a column smiles, or a prepared "
+        f".npz; text: .txt with a text tokenizer, .jsonl, .parquet, .fasta, .tar, or a folder; "
+        f"also compressed)"
     )
 
 
@@ -175,6 +200,8 @@ def load_molecules(
     length: int | None,
     limit: int | None,
     seed: int,
+    representation: Representation | None = None,
+    standardize: Standardize | None = None,
 ) -> TokenData:
     """Prepare a molecule dataset, or read it from the cache."""
     length = dataset.length if length is None else length
@@ -182,15 +209,24 @@ def load_molecules(
     check_integer("seed", seed, 0)
     if limit is not None:
         check_integer("limit", limit)
-    if tokenizer is not None and not isinstance(tokenizer, SmilesTokenizer):
+    if tokenizer is not None and not isinstance(tokenizer, MoleculeTokenizer):
         raise _wrong_tokenizer(
             dataset.name, tokenizer, "molecules, which require a SmilesTokenizer"
         )
+    kind = type(tokenizer) if tokenizer else REPRESENTATIONS[representation or SmilesTokenizer.kind]
+    if representation not in (None, kind.kind):
+        raise InputError(
+            f"representation={representation!r} differs from that of the tokenizer, "
+            f"{kind.kind!r}; omit it, or omit the tokenizer",
+            fields=("representation",),
+        )
     cut: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
+    cut |= {"representation": kind, "standardize": standardize or KEEP}
     make = partial(dataset.prepare, **cut, tokenizer=tokenizer, progress=progress)
     if not cache:
         return make()
-    vocabulary = tokenizer.tokens if tokenizer is not None else dataset.tokens
+    own = dataset.tokens if kind is SmilesTokenizer else None
+    vocabulary = tokenizer.tokens if tokenizer is not None else own
     key = {"format": FORMAT, "key": [dataset.name, dataset.source(**cut), vocabulary]}
     path = Cache(cache_folder()).path(dataset.name, key, ".npz")
     if cache == "read" and not path.exists():
@@ -253,6 +289,17 @@ def check_prepared(
             f"{path} was prepared {', and '.join(reasons)}; {advice}give the raw data, or prepare "
             f"the data again with the requested values",
             fields=(*requested, "tokenizer") if isinstance(tokenizer, str) else tuple(requested),
+        )
+    return data
+
+
+def check_representation(data: TokenData, path: Path, requested: str | None) -> TokenData:
+    """Prepared data; InputError if their tokens have another representation than requested."""
+    if requested not in (None, data.tokenizer.kind):
+        raise InputError(
+            f"{path} was prepared with the representation {data.tokenizer.kind!r}, requested was "
+            f"{requested!r}; omit it, or prepare the raw data again",
+            fields=("representation",),
         )
     return data
 

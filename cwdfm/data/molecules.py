@@ -9,23 +9,24 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
-from cwdfm.data.readers import file_type, is_table, lines, read_column, sha256
-from cwdfm.data.smiles import MAX_CHARACTERS, SmilesTokenizer, canonical, split_smiles
-from cwdfm.errors import InputError, NotInstalled, reject_options
+from cwdfm.data.molecule_files import check_molecule_file, read_molecules
+from cwdfm.data.readers import read_column, sha256
+from cwdfm.data.smiles import MAX_CHARACTERS, MoleculeTokenizer, SmilesTokenizer, canonical
+from cwdfm.data.standardize import KEEP, MIXTURE, Standardize
+from cwdfm.errors import InputError, NotInstalled
 from cwdfm.provenance import package_version
 
 HELD_OUT = 20  # one row in HELD_OUT is held out, rounded up
 REASONS = ("blank", "unparsable", "too_long", "unknown_tokens", "duplicate")
-LINE_SUFFIXES = (".smi", ".smiles", ".txt")  # files with one SMILES per line
 # Increase this when the same rows would be prepared differently; cache keys contain it.
 PREPARATION = 1
 
@@ -57,9 +58,21 @@ class Molecules(ABC):
     def origin(self) -> dict[str, Any]:
         """What identifies the raw data: package and version or file name, and SHA-256."""
 
-    def source(self, *, length: int, limit: int | None, seed: int) -> dict[str, Any]:
+    def source(
+        self,
+        *,
+        length: int,
+        limit: int | None,
+        seed: int,
+        representation: type[MoleculeTokenizer] = SmilesTokenizer,
+        standardize: Standardize = KEEP,
+    ) -> dict[str, Any]:
         """Everything the prepared data depend on; part of the cache key."""
-        options = {"length": length, "limit": limit, "seed": seed}
+        options: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
+        if representation is not SmilesTokenizer:  # the keys of earlier versions remain
+            options["representation"] = representation.kind
+        if rules := standardize.to_json():
+            options["standardize"] = rules
         versions = {"rdkit": package_version("rdkit"), "preparation": PREPARATION}
         return {**self.origin(), **options, **versions}
 
@@ -69,20 +82,28 @@ class Molecules(ABC):
         length: int,
         limit: int | None,
         seed: int,
-        tokenizer: SmilesTokenizer | None = None,
+        tokenizer: MoleculeTokenizer | None = None,
+        representation: type[MoleculeTokenizer] = SmilesTokenizer,
+        standardize: Standardize = KEEP,
         progress: Callable[[int], object] | None = None,
     ) -> TokenData:
         """Read, canonicalize, split and tokenize the dataset.
 
         Rows with equal canonical SMILES are duplicates; only the first is kept. Held-out
         molecules therefore never appear in the training set, even if the dataset's own split
-        contains some in both parts.
+        contains some in both parts. `report` counts the rows that `standardize` changed as
+        `changed_...`; they are kept, unless there is another reason to leave them out.
 
         progress: called now and then with the number of rows read.
         """
-        if tokenizer is None and self.tokens is not None:
+        if tokenizer is None and self.tokens is not None and representation is SmilesTokenizer:
             tokenizer = SmilesTokenizer(self.tokens)
-        source = self.source(length=length, limit=limit, seed=seed)
+        if tokenizer is not None:
+            representation = type(tokenizer)
+        how: dict[str, Any] = {"representation": representation, "standardize": standardize}
+        source = self.source(length=length, limit=limit, seed=seed, **how)
+        changed = Counter[str]()
+        clean = partial(standardize, changed=changed)
         counts = Counter[str]()
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # canonical SMILES, in order
@@ -91,21 +112,26 @@ class Molecules(ABC):
             counts["read"] += 1
             if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
                 progress(counts["read"])
-            smiles, reason, detail = check_row(row.smiles, length, tokenizer, kept)
+            smiles, reason, detail = check_row(
+                row.smiles, length, tokenizer, kept, representation, clean
+            )
             if not reason:
                 kept[smiles] = row.split
                 continue
             counts[reason] += 1
             if reason == "too_long":
-                longest = max(longest, len(split_smiles(smiles)))
+                longest = max(longest, len(representation.split(smiles)))
             if len(shown := examples.setdefault(reason, [])) < _MAX_EXAMPLES:
                 shown.append(f"{row.place}: {row.smiles.strip()[:80]}{detail}")
         if longest:
             examples["too_long"].append(f"length={longest + 2} (--length) keeps all of them")
         report = {name: counts[name] for name in ("read", *REASONS)}
+        if rules := standardize.to_json():
+            changes = {f"changed_{name}": changed[name] for name in rules if name in changed}
+            report |= {MIXTURE: counts[MIXTURE], **changes}
         if len(kept) < 2:
             raise _too_few(self.name, len(kept), report, examples)
-        tokenizer = tokenizer or SmilesTokenizer.build(kept)
+        tokenizer = tokenizer or representation.build(kept)
         train, valid = split(list(kept.values()), seed)
         x = pack(kept, tokenizer, length)
         report |= {"kept": len(kept), "train": len(train), "valid": len(valid)}
@@ -167,7 +193,7 @@ class SmilesFile(Molecules):
     """A user's file of molecules. The suffix selects the format; `.gz` may follow it.
 
     `.smi`, `.smiles`, `.txt`: one SMILES per line, optionally followed by whitespace and a name.
-    `.csv`, `.tsv`: a column of a table with a header.
+    `.csv`, `.tsv`, `.parquet`: a column of a table. `.sdf`: structures.
     """
 
     path: Path
@@ -176,33 +202,23 @@ class SmilesFile(Molecules):
     @classmethod
     def of(cls, path: Path, column: str | None = None) -> "SmilesFile":
         """The dataset of a file, with length 32 and the vocabulary of the file."""
-        if not is_table(path):
-            if file_type(path) not in LINE_SUFFIXES:
-                raise InputError(
-                    f"cannot tell how to read {path}: supported are files with one SMILES per line "
-                    f"({', '.join(LINE_SUFFIXES)}) and tables (.csv, .tsv), also compressed, and "
-                    f"prepared .npz files; rename the file accordingly"
-                )
-            lined = f"for tables (.csv, .tsv), but {path.name} has one SMILES per line"
-            reject_options(lined, column=column)
+        check_molecule_file(path, column)
         return cls(name=path.name, length=32, tokens=None, path=path, column=column)
 
     def rows(self, limit: int | None) -> Iterator[Row]:
-        found: Iterable[tuple[int, str]]
-        if is_table(self.path):
-            found = read_column(self.path, self.column)
-        else:
-            words = ((line.split(maxsplit=1) or [""])[0] for line in lines(self.path))
-            found = enumerate(words, start=1)
-        for number, smiles in islice(found, limit):
-            yield Row(f"line {number}", smiles)
+        yield from islice(starmap(Row, read_molecules(self.path, self.column)), limit)
 
     def origin(self) -> dict[str, Any]:
         return {"file": self.path.name, "column": self.column, "sha256": sha256(self.path)}
 
 
 def check_row(
-    text: str, length: int, tokenizer: SmilesTokenizer | None, kept: Collection[str]
+    text: str,
+    length: int,
+    tokenizer: MoleculeTokenizer | None,
+    kept: Collection[str],
+    representation: type[MoleculeTokenizer] = SmilesTokenizer,
+    standardize: Callable[[str], str] = str,
 ) -> tuple[str, str, str]:
     """(canonical SMILES, reason to leave the row out or "", detail for the example)."""
     if not (text := text.strip()):
@@ -211,8 +227,10 @@ def check_row(
         return "", "unparsable", f"... ({len(text):,} characters, at most {MAX_CHARACTERS:,})"
     if (smiles := canonical(text)) is None:
         return "", "unparsable", ""
+    if not (smiles := standardize(smiles)):
+        return "", MIXTURE, ""
     try:
-        tokens = split_smiles(smiles)
+        tokens = representation.split(smiles)
     except InputError as error:
         return "", "unparsable", f" ({error})"
     if tokenizer is not None and (unknown := tokenizer.unknown_tokens(tokens)):
@@ -237,7 +255,7 @@ def split(own: list[Split | None], seed: int) -> tuple[list[int], list[int]]:
     return [i for i in order if own[i] == "train"], [i for i in order if own[i] == "valid"]
 
 
-def pack(smiles: Iterable[str], tokenizer: SmilesTokenizer, length: int) -> Tokens:
+def pack(smiles: Iterable[str], tokenizer: MoleculeTokenizer, length: int) -> Tokens:
     """Encode SMILES strings as `<bos> tokens <eos> <pad> ...`, [n, length]."""
     flat = array("i")
     for text in smiles:

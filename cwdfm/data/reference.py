@@ -14,7 +14,7 @@ from cwdfm.data.loader import DATASETS, find_molecules, load, reads_text
 from cwdfm.data.molecules import Molecules
 from cwdfm.data.randomized import is_randomized
 from cwdfm.data.readers import readable
-from cwdfm.data.smiles import canonical
+from cwdfm.data.smiles import SmilesTokenizer, canonical
 from cwdfm.errors import InputError
 from cwdfm.files import write_json
 from cwdfm.provenance import package_version
@@ -79,7 +79,8 @@ def _of_prepared(name: str, data: TokenData) -> ReferenceMolecules:
 def canonical_texts(data: TokenData, split: Split) -> list[str]:
     """The distinct molecules of a split as canonical SMILES, which depend on RDKit's version."""
     found = data.texts(split)
-    if data.source.get("rdkit") == package_version("rdkit") and not is_randomized(data):
+    canonical_already = isinstance(data.tokenizer, SmilesTokenizer) and not is_randomized(data)
+    if canonical_already and data.source.get("rdkit") == package_version("rdkit"):
         return found
     return list(dict.fromkeys(filter(None, map(canonical, found))))
 

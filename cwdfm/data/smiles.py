@@ -1,10 +1,11 @@
-"""SMILES strings: canonicalization with RDKit, and the regular-expression tokenizer.
+"""SMILES strings: canonicalization with RDKit, and tokenizers of molecules.
 
 Datasets and metrics use the same definition of a valid molecule: `parse`.
 """
 
 import io
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -104,8 +105,10 @@ def split_smiles(smiles: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class SmilesTokenizer(Tokenizer, kind="smiles"):
-    """One id per SMILES token, after the special tokens 0 `<pad>`, 1 `<bos>` and 2 `<eos>`.
+class MoleculeTokenizer(Tokenizer):
+    """One id per token, after the special tokens 0 `<pad>`, 1 `<bos>` and 2 `<eos>`.
+
+    Texts are SMILES, whatever the tokens represent. Subclasses define `split` and `join`.
 
     tokens: the vocabulary without special tokens, in the order of ids; `build` sorts it.
     """
@@ -125,7 +128,17 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
     @classmethod
     def build(cls, smiles: Iterable[str]) -> Self:
         """A tokenizer for the sorted tokens of the given SMILES strings."""
-        return cls(tuple(sorted({token for text in smiles for token in split_smiles(text)})))
+        return cls(tuple(sorted({token for text in smiles for token in cls.split(text)})))
+
+    @staticmethod
+    @abstractmethod
+    def split(smiles: str) -> list[str]:
+        """The tokens of a SMILES string; InputError if it has none."""
+
+    @staticmethod
+    @abstractmethod
+    def join(tokens: Iterable[str]) -> str:
+        """The SMILES string of tokens."""
 
     @property
     def vocab_size(self) -> int:
@@ -145,7 +158,7 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
         return sorted(set(tokens) - self._id_of.keys())
 
     def encode(self, text: str) -> list[int]:
-        tokens = split_smiles(text)
+        tokens = self.split(text)
         try:
             return [self._id_of[token] for token in tokens]
         except KeyError:
@@ -173,28 +186,9 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
         row = list(map(int, ids))
         end = row.index(self.eos_id) if self.eos_id in row else len(row)
         try:
-            return "".join(map(self._text_of.__getitem__, row[:end]))
+            return self.join(map(self._text_of.__getitem__, row[:end]))
         except KeyError as error:
             raise self.not_decodable(error.args[0]) from None
-
-    def encode_template(self, template: str) -> list[int | None]:
-        """`[3]` is a hole of three free tokens, as in text, and each `*` is one free token.
-
-        `c1ccccc1[3]` and `c1ccccc1***` are benzene followed by three free tokens. A template
-        therefore cannot contain the wildcard atom as a given token.
-        """
-        ids: list[int | None] = []
-        for token in split_smiles(template):
-            if token == "*" or _HOLE.fullmatch(token):
-                ids += [None] * (1 if token == "*" else hole_size(template, token[1:-1]))
-            else:
-                ids += self.encode(token)
-        if None not in ids:
-            raise InputError(
-                f"the template {template!r} has no holes; write [3] for three free tokens, as in "
-                f"'c1ccccc1[3]', or * for each of them"
-            )
-        return ids
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
         """`<bos> ids`, followed by `<eos> <pad> ...` if `whole`, else by free tokens."""
@@ -215,3 +209,61 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
         if data.get("special") != list(SPECIAL):
             raise ValueError(f"special tokens are {data.get('special')}, not {list(SPECIAL)}")
         return cls(tuple(data["tokens"]))
+
+
+class SmilesTokenizer(MoleculeTokenizer, kind="smiles"):
+    """The tokens are atoms, bonds, branches and ring closures of SMILES."""
+
+    split = staticmethod(split_smiles)
+    join = staticmethod("".join)
+
+    def encode_template(self, template: str) -> list[int | None]:
+        """`[3]` is a hole of three free tokens, as in text, and each `*` is one free token.
+
+        `c1ccccc1[3]` and `c1ccccc1***` are benzene followed by three free tokens. A template
+        therefore cannot contain the wildcard atom as a given token.
+        """
+        ids: list[int | None] = []
+        for token in split_smiles(template):
+            if token == "*" or _HOLE.fullmatch(token):
+                ids += [None] * (1 if token == "*" else hole_size(template, token[1:-1]))
+            else:
+                ids += self.encode(token)
+        if None not in ids:
+            raise InputError(
+                f"the template {template!r} has no holes; write [3] for three free tokens, as in "
+                f"'c1ccccc1[3]', or * for each of them"
+            )
+        return ids
+
+
+class SelfiesTokenizer(MoleculeTokenizer, kind="selfies"):
+    """The tokens are symbols of SELFIES (Krenn et al. 2020): any sequence of them is a molecule."""
+
+    @staticmethod
+    def split(smiles: str) -> list[str]:
+        selfies = load_extra("selfies", "molecules")
+        try:
+            return list(selfies.split_selfies(selfies.encoder(smiles)))
+        except selfies.EncoderError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise InputError(
+                f"{smiles!r} cannot be written as SELFIES ({reason}); leave it out, or use SMILES"
+            ) from None
+
+    @staticmethod
+    def join(tokens: Iterable[str]) -> str:
+        return str(load_extra("selfies", "molecules").decoder("".join(tokens)))
+
+    def encode_template(self, template: str) -> list[int | None]:
+        """Templates are not supported: the meaning of a SELFIES symbol depends on those before."""
+        raise InputError(
+            f"the template {template!r} is for models of SMILES, but this model was trained on "
+            f"SELFIES; use a prompt, or a model of SMILES",
+            fields=("template",),
+        )
+
+
+REPRESENTATIONS: dict[str, type[MoleculeTokenizer]] = {
+    each.kind: each for each in (SmilesTokenizer, SelfiesTokenizer)
+}

@@ -14,7 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cwdfm.data import SmilesTokenizer
+from cwdfm.data import SelfiesTokenizer, SmilesTokenizer
+from cwdfm.data.molecule_files import SDF
+from cwdfm.data.readers import file_type
 from cwdfm.errors import InputError
 from cwdfm.sample_file import POSTPROCESS_OPTIONS, SampleFile, read_samples
 from cwdfm.solver_config import SOLVERS, SPECIFIC_OPTIONS, option_names
@@ -43,8 +45,9 @@ class File:
     def kind(self) -> str | None:
         """The kind of tokenizer, by header, or else by suffix and content; None if unknown."""
         if "tokenizer" in self.samples.head:
-            return str(self.samples.head["tokenizer"])
-        if self.path.suffix == ".smi":
+            kind = str(self.samples.head["tokenizer"])
+            return SmilesTokenizer.kind if kind == SelfiesTokenizer.kind else kind
+        if file_type(self.path) in (".smi", *SDF):
             return SmilesTokenizer.kind
         return TEXT if _reads_as_text(self.samples.texts) else None
 

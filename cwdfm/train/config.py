@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, get_args
 
 from cwdfm.baselines import METHODS
 from cwdfm.config import check_applies, flatten, from_flat, leaf_names, one_of
+from cwdfm.data.loader import Representation
+from cwdfm.data.smiles import REPRESENTATIONS
 from cwdfm.data.text.files import Unit
 from cwdfm.errors import (
     MAX_LENGTH,
@@ -50,6 +52,7 @@ class DataConfig:
     # What forms one document in plain text; None: the file. With rows, each line, record or row of
     # a table is a sequence of its own.
     documents: Unit | None = None
+    representation: Representation = "smiles"  # tokens of molecules
     length: int = 32  # tokens per sequence
     fix_first: bool = False  # the first token is always given: not corrupted, not sampled
     train_rows: int = 0  # train on a random subset of this many sequences; 0 for all
@@ -59,6 +62,7 @@ class DataConfig:
             check_choice("documents", self.documents, get_args(Unit))
         check_integer("length", self.length, 3, MAX_LENGTH)
         _check_counts(self, "train_rows", least=0)
+        check_choice("representation", self.representation, tuple(REPRESENTATIONS))
         check_bool("fix_first", self.fix_first)
 
 

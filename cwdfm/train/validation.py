@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cwdfm.data import SmilesTokenizer, canonical
+from cwdfm.data import MoleculeTokenizer, canonical
 from cwdfm.distributed import broadcast, rank
 from cwdfm.errors import NotInstalled
 from cwdfm.generation import generate
@@ -82,7 +82,7 @@ def preview(run: Run, trained: Pretrained) -> dict[str, float]:
     texts = [trained.tokenizer.decode(row) for row in tokens]
     path = run.out / "previews" / f"step-{run.step:08d}.jsonl"
     write_samples(path, SampleFile(texts, tokens, {"step": run.step}))
-    if trained.tokenizer.kind != SmilesTokenizer.kind:
+    if not isinstance(trained.tokenizer, MoleculeTokenizer):
         return {}
     try:
         return {"valid_share": sum(canonical(text) is not None for text in texts) / n}

@@ -18,7 +18,7 @@ from cwdfm.data import (
     reads_text,
 )
 from cwdfm.data.dataset import SEED
-from cwdfm.data.molecules import LINE_SUFFIXES
+from cwdfm.data.molecule_files import LINE_SUFFIXES
 from cwdfm.data.readers import file_type, is_table
 from cwdfm.data.text.corpora import Text8
 from cwdfm.errors import InputError, NotInstalled

@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path, PurePath
@@ -121,7 +122,7 @@ def read_texts(path: Path, column: str, unit: Unit) -> Iterator[str]:
     """The documents of a file; the suffix selects the format."""
     kind = file_type(path)
     if kind == ".parquet":
-        yield from _parquet(path, column)
+        yield from read_parquet(path, column)
     elif is_table(path):
         yield from (text for _, text in read_column(path, column))
     elif kind in ARCHIVES:
@@ -205,21 +206,34 @@ def as_text(value: object, column: str, place: str) -> str:
     return value
 
 
-def _parquet(path: Path, column: str) -> Iterator[str]:
-    parquet, arrow = load_extra("pyarrow.parquet", "text"), load_extra("pyarrow", "text")
+def parquet_columns(path: Path) -> list[str]:
+    """The names of the columns of a parquet file."""
+    with _open_parquet(path) as file:
+        names: list[str] = file.schema_arrow.names
+        return names
+
+
+def read_parquet(path: Path, column: str) -> Iterator[str]:
+    """The values of a column of strings."""
     number = 0
+    with _open_parquet(path) as file:
+        if column not in (names := file.schema_arrow.names):
+            raise missing_column(path, column, names)
+        for batch in file.iter_batches(batch_size=_ROWS, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                number += 1
+                yield as_text(value, column, f"{path}, row {number}")
+
+
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    parquet, arrow = load_extra("pyarrow.parquet", "text"), load_extra("pyarrow", "text")
     try:
         with readable(path), parquet.ParquetFile(path, memory_map=True) as file:
-            names = file.schema_arrow.names
-            if column not in names:
-                raise missing_column(path, column, names)
-            for batch in file.iter_batches(batch_size=_ROWS, columns=[column]):
-                for value in batch.column(0).to_pylist():
-                    number += 1
-                    yield as_text(value, column, f"{path}, row {number}")
+            yield file
     except arrow.ArrowException as error:
         raise InputError(
-            f"{path} is not a complete parquet file, after row {number}: {error}; copy it again"
+            f"{path} is not a complete parquet file: {error}; copy it again"
         ) from error
 
 
