@@ -1,11 +1,14 @@
 """Sampling from a trained model, for any method."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, overload, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from cwdfm.data.fragments import Fragment, expand_holes, has_ranges
+from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.language.generate import generate_text
@@ -14,6 +17,7 @@ from cwdfm.language.results import Generated
 from cwdfm.method.base import Method, SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
+from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess import Refine, Reject, Resample
 from cwdfm.recommend import recommend_for
 from cwdfm.schedule import Spacing
@@ -25,6 +29,7 @@ from cwdfm.solver_config import make_solver
 # the width, q, k, v and the residual stream.
 _ACTIVATIONS = 24
 _WIDTH = 1024  # assumed for networks that do not say
+FRAGMENT_TRIES = 20  # per sample, until it is valid and contains the fragment
 _CPU_BUDGET = 2**30
 _MAX_BATCH = {"cpu": 256, "cuda": 4096}  # larger batches are not faster and report progress rarely
 
@@ -68,10 +73,12 @@ def generate(trained: Any, solver: Any = None, **options: Any) -> Any:
     """Sample sequences from a trained model, or generate text with a language model.
 
     For the options see `generate_samples` and `generate_text`. The first returns `Samples`, the
-    second `Generated`.
+    second `Generated`. With `fragment=`, see `generate_with_fragment`.
     """
     if isinstance(trained, LanguageModel):
         return generate_text(trained, solver=solver, **options)
+    if (fragment := options.pop("fragment", None)) is not None:
+        return generate_with_fragment(trained, fragment, solver, **options)
     return generate_samples(trained, solver, **options)
 
 
@@ -87,7 +94,8 @@ def generate_samples(
     grid: Spacing | Tensor = "t",
     length: int | None = None,
     prompt: str | None = None,
-    template: str | None = None,
+    template: str | Sequence[str] | None = None,
+    banned: Collection[int] = (),
     refine: Refine | None = None,
     resample: Resample | None = None,
     reject: Reject | None = None,
@@ -113,8 +121,10 @@ def generate_samples(
         length: The sequence length. The default is the model's. Other lengths are possible, up to
             the number of learned positions, but the model was not trained on them.
         prompt: Text that every sample begins with.
-        template: A complete sample with holes to fill (see `prompt_tokens`). For text it sets the
-            sequence length.
+        template: A complete sample with holes to fill (see `prompt_tokens`), or a list with one
+            for each sample. For text it sets the sequence length. In molecules, `*{2,8}` is a hole
+            of two to eight tokens, whose size differs between samples.
+        banned: Tokens that are not drawn.
         refine: Noise a fraction of the tokens and sample them again (flows only). It uses the same
             kind of grid, or "t" if `grid` is a tensor.
         resample: Then draw low-confidence tokens again (flows only).
@@ -142,11 +152,14 @@ def generate_samples(
         chosen = recommend_for(trained.method, evaluations, length or trained.length)
         solver, steps, grid, resample = chosen.options.values()
     solver = _find_solver(trained.method, solver, temperature)
+    if isinstance(trained.tokenizer, SmilesTokenizer) and has_ranges(template):
+        numbers = range(n) if index is None else index.tolist()
+        template = [expand_holes(str(template), seed, number) for number in numbers]
     tokens, fixed = prompt_tokens(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:
         check_integer("batch_size", batch_size)
     _check_flow_options(trained.method, refine, resample, reject, record)
-    length = (length or trained.length) if tokens is None else len(tokens)
+    length = (length or trained.length) if tokens is None else tokens.shape[-1]
     words = trained.tokenizer
     special = {words.bos_id, words.eos_id, words.pad_id}  # not text: templates never use them
     request = SampleRequest(
@@ -158,7 +171,7 @@ def generate_samples(
         fixed=fixed,
         index=index,
         batch_size=auto_batch_size(trained, length) if batch_size is None else batch_size,
-        banned_tokens=() if template is None else tuple(sorted(special)),
+        banned_tokens=tuple(sorted({*banned, *(special if template is not None else ())})),
         postprocess=tuple(step for step in (refine, resample) if step is not None),
         reject=reject,
         record=record,
@@ -172,6 +185,77 @@ def generate_samples(
         labels = {"tokenizer": words.to_json(), "name": repr(solver), "seed": seed}
         recording = replace(recording, labels=labels)
     return replace(samples, decode=words.decode, recording=recording)
+
+
+def generate_with_fragment(
+    trained: Trained,
+    fragment: Fragment,
+    solver: object = None,
+    *,
+    n: int = 16,
+    seed: int = 0,
+    index: Tensor | None = None,
+    length: int | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Samples:
+    """Sample molecules that contain a fragment: a `Scaffold` or a `Linker`.
+
+    Every sample has its own template (see `cwdfm.data.fragments`). Samples that are invalid or do
+    not contain the fragment are drawn again, up to `FRAGMENT_TRIES` times; the statistics count
+    all tries. For the options see `generate_samples`; `progress` counts the first try.
+    """
+    check_instance("fragment", fragment, Fragment, "Scaffold('c1ccncc1')")
+    if given := [name for name in ("prompt", "template", "record") if options.pop(name, None)]:
+        raise InputError(
+            f"{' and '.join(given)} cannot be combined with a fragment, which has templates of its "
+            f"own; omit one of them",
+            fields=(*given, "scaffold", "linker", "grow"),
+        )
+    check_integer("n", n)
+    words = fragment.check(trained.tokenizer, length or trained.length)
+    rings = [ring for ring in fragment.rings if ring in words.tokens]
+    banned = {i for ring in rings for i in words.encode(ring)}
+    numbers = torch.arange(n) if index is None else index.cpu()
+
+    def attempt(pending: Tensor, tries: int) -> Samples:
+        row = (words, length or trained.length, seed)
+        return generate_samples(
+            trained,
+            solver,
+            n=len(pending),
+            seed=derive_seed(seed, -tries) if tries else seed,
+            index=numbers[pending],
+            length=length,
+            template=[fragment.template(*row, i, tries) for i in numbers[pending].tolist()],
+            banned=banned,
+            progress=None if tries else progress,
+            **options,
+        )
+
+    pending = torch.arange(n)
+    best = attempt(pending, 0)
+    for tries in range(1, FRAGMENT_TRIES):
+        texts = best.texts
+        pending = torch.tensor([i for i in range(n) if not fragment.accepts(texts[i])])
+        if len(pending) == 0:
+            break
+        best = _replaced(best, attempt(pending, tries), pending)
+    return best
+
+
+def _replaced(old: Samples, new: Samples, index_A: Tensor) -> Samples:
+    """Replace the samples at index_A [A]; the evaluations of both count."""
+    index_A = index_A.to(old.tokens.device)
+    names = ("tokens", "updates", "loops", "plausibility", "fixed")
+    pairs = {name: (getattr(old, name), getattr(new, name)) for name in names}
+    merged = {n: a.index_copy(0, index_A, b) for n, (a, b) in pairs.items() if a is not None}
+    return replace(
+        old,
+        **merged,
+        evaluations=old.evaluations.index_add(0, index_A, new.evaluations),
+        logit_evaluations=old.logit_evaluations + new.logit_evaluations,
+    )
 
 
 def _check_flow_options(
@@ -219,9 +303,11 @@ def prompt_tokens(
     *,
     length: int | None = None,
     prompt: str | None = None,
-    template: str | None = None,
+    template: str | Sequence[str] | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Encode a prompt or template: tokens [N] and the mask [N] of those to keep.
+
+    For a list of templates, both are [B, N].
 
     Both are None if no token is fixed. A prompt fixes the beginning of the sequence. A template
     fixes the whole sequence, including its end, except for its holes (`Tokenizer.holes`), which are
@@ -233,6 +319,10 @@ def prompt_tokens(
         raise InputError(
             "prompt and template are mutually exclusive; a template can begin with the prompt"
         )
+    if template is not None and not isinstance(template, str):
+        rows = [prompt_tokens(trained, length=length, template=each) for each in template]
+        tokens, fixed = zip(*rows, strict=True)
+        return torch.stack(tokens), torch.stack(fixed)
     for name, text in (("prompt", prompt), ("template", template)):
         if text is not None:
             check_instance(name, text, str, "'CC'")
@@ -240,6 +330,8 @@ def prompt_tokens(
     length = trained.length if requested is None else requested
     check_integer("length", length)
     if template is not None:
+        if isinstance(tokenizer, SmilesTokenizer):
+            template = expand_holes(template)
         row = tokenizer.frame(tokenizer.encode_template(template), length, whole=True)
         if requested is not None and requested != len(row):
             raise InputError(

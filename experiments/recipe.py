@@ -67,6 +67,7 @@ class Recipe:
     preview_steps: int = 64
     train_rows: int = added(0)
     representation: str = added("smiles")
+    documents: str | None = added(None)
 
     @classmethod
     def named(cls, name: str) -> Self:

@@ -15,6 +15,7 @@ from cwdfm.cli.sample_options import (
     Options,
     Postprocessing,
     check,
+    fragment_of,
     parse_options,
     postprocessing,
     recommended,
@@ -72,6 +73,7 @@ class Job:
             "index": torch.tensor(index),
             "batch_size": len(index),
             **{name: getattr(self.options, name) for name in names},
+            **({"fragment": fragment} if (fragment := fragment_of(self.options)) else {}),
             **self.postprocessing,
         }
 
@@ -228,6 +230,8 @@ def sample_length(trained: Pretrained, options: Options) -> int:
     texts = {"prompt": options.prompt, "template": options.template}
     with by_flags(Options):
         tokens, _ = prompt_tokens(trained, length=options.length, **texts)
+        if (fragment := fragment_of(options)) is not None:
+            fragment.check(trained.tokenizer, length)
     length = length if tokens is None else len(tokens)
     check_positions(trained, options, length)  # a template has its own length
     return length

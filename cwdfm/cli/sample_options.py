@@ -15,6 +15,7 @@ from cwdfm.cli.options import (
     parse,
     value_given,
 )
+from cwdfm.data.fragments import Fragment, find_fragment
 from cwdfm.errors import MAX_LENGTH, MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file
 from cwdfm.method.base import Method
@@ -71,9 +72,14 @@ class Options:
     length: int | None = None  # tokens per sample; the default is the model's or the template's
     precision: Literal["float32", "bfloat16"] = "float32"  # precision of matrix products
     prompt: str | None = None  # text that every sample begins with
-    # A sample with holes: * is one token of a molecule, [12] is twelve tokens of text, as in
-    # 'c1ccccc1***' and 'The [12] of'.
+    # A sample with holes: [12] is twelve tokens, as in 'The [12] of'. In molecules * is one token,
+    # and *{2,8} two to eight, as in 'c1ccccc1***'.
     template: str | None = None
+    # A fragment that every molecule contains, as SMILES, extended at its marks *, as in
+    # 'c1ccc(*)cc1'; without marks, at one to three atoms chosen at random.
+    scaffold: str | None = None
+    grow: str | None = None  # the same, extended at one atom
+    linker: tuple[str, str] | None = None  # two fragments to link, at their marks * or anywhere
     refine: int = 0  # number of rounds that noise some tokens and sample them again; 0 for none
     refine_noise_fraction: float = Refine.noise_fraction  # fraction of tokens noised per round
     refine_steps: int = Refine.steps  # solver steps per round
@@ -156,6 +162,8 @@ def check(options: Options, given: Collection[str] = ()) -> None:
         check_integer("length", options.length, 3, MAX_LENGTH)
     check_integer("batch_size", options.batch_size, 0)
     check_output_file(options.out, force=options.force)
+    if fragment_of(options) is not None and options.record:
+        raise InputError("--record does not support fragments; omit one of the two")
     if options.record:
         check_output_file(recording_file(options.out), force=options.force)
         if options.reject_below:
@@ -191,6 +199,15 @@ def recommended(options: Options, method: Method, length: int, given: Collection
     names = {name: _OPTIONS.get(option, option) for name, option in names.items()}
     values = {o: getattr(chosen.resample, n) for n, o in names.items() if hasattr(options, o)}
     return replace(options, **values)
+
+
+def fragment_of(options: Options) -> Fragment | None:
+    """The fragment that every sample contains, if any."""
+    names = ("scaffold", "grow", "linker", "template", "prompt")
+    given = [flag(name) for name in names if getattr(options, name) is not None]
+    if len(given) > 1 and given[0] not in ("--template", "--prompt"):
+        raise InputError(f"{' and '.join(given)} cannot be combined; omit all but one")
+    return find_fragment(options.scaffold, options.grow, options.linker)
 
 
 class Postprocessing(TypedDict, total=False):
@@ -233,5 +250,9 @@ def settings(options: Options) -> dict[str, Any]:
     """All options that the samples depend on, as one flat dictionary."""
     values = asdict(options)
     values |= values.pop("solver_options")
-    idle = ("out", "only", "network", "evaluations", "record", "batch_size", "device", "force")
+    idle = {"out", "only", "network", "evaluations", "record", "batch_size", "device", "force"}
+    # Options that are newer than some sample files, which have them only if they are given.
+    idle |= {name for name in ("scaffold", "grow", "linker") if values[name] is None}
+    if values["linker"] is not None:
+        values["linker"] = list(values["linker"])  # as it is read back from JSON
     return {name: value for name, value in values.items() if name not in idle}

@@ -108,7 +108,7 @@ def load(
     split_seed = SEED if seed is None else seed
     if documents is None and isinstance(tokenizer, RowTokenizer) and name not in CORPORA:
         documents = None if is_prepared(path) else "rows"
-    of_molecules = {"representation": representation, "standardize": standardize}
+    of_molecules: dict[str, Any] = {"representation": representation, "standardize": standardize}
     if representation is not None:
         check_choice("representation", representation, tuple(REPRESENTATIONS))
     if not reads_text(name, tokenizer, documents, representation):

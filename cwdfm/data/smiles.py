@@ -215,7 +215,10 @@ class SmilesTokenizer(MoleculeTokenizer, kind="smiles"):
     """The tokens are atoms, bonds, branches and ring closures of SMILES."""
 
     split = staticmethod(split_smiles)
-    join = staticmethod("".join)
+
+    @staticmethod
+    def join(tokens: Iterable[str]) -> str:
+        return "".join(tokens)
 
     def encode_template(self, template: str) -> list[int | None]:
         """`[3]` is a hole of three free tokens, as in text, and each `*` is one free token.

@@ -16,10 +16,13 @@ _DATA, _SAMPLES = "#BBBBBB", "#009988"
 _CELL, _LABEL = 200, 24  # pixels: side of a cell, characters of a label
 
 
-def molecule_grid(smiles: Sequence[str], path: Path, columns: int = 4) -> None:
+def molecule_grid(
+    smiles: Sequence[str], path: Path, columns: int = 4, highlight: Sequence[Any] = ()
+) -> None:
     """Draw valid molecules in rows of `columns`, each above its SMILES string.
 
-    All drawings have the same bond length, unless a molecule does not fit.
+    All drawings have the same bond length, unless a molecule does not fit. The atoms and bonds of
+    the patterns `highlight` are colored.
     """
     columns = min(columns, len(smiles))
     rows = -(-len(smiles) // columns)
@@ -38,7 +41,16 @@ def molecule_grid(smiles: Sequence[str], path: Path, columns: int = 4) -> None:
     options.padding = 0.06
     options.flagCloseContactsDist = -1  # no red boxes around close atoms
     labels = [text if len(text) <= _LABEL else text[: _LABEL - 3] + "..." for text in smiles]
-    canvas.DrawMolecules(molecules, legends=labels)
+    matches = [
+        {i for pattern in highlight for i in molecule.GetSubstructMatch(pattern)}
+        for molecule in molecules
+    ]
+    bonds = [
+        [b.GetIdx() for b in m.GetBonds() if {b.GetBeginAtomIdx(), b.GetEndAtomIdx()} <= atoms]
+        for m, atoms in zip(molecules, matches, strict=True)
+    ]
+    atoms = [sorted(match) for match in matches]
+    canvas.DrawMolecules(molecules, highlightAtoms=atoms, highlightBonds=bonds, legends=labels)
     canvas.FinishDrawing()
     with replacing(path) as part:
         part.write_bytes(canvas.GetDrawingText())

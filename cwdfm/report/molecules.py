@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cwdfm.data import load_reference
+from cwdfm.data.fragments import find_fragment
 from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.data.smiles import canonical
 from cwdfm.errors import load_extra
@@ -222,8 +223,12 @@ def _grid(found: ScoredMolecules, path: Path, reference: MoleculeReference | Non
     distinct = dict.fromkeys(s for s in map(canonical, found.samples.texts) if s is not None)
     known = reference.training if reference else frozenset()
     shown = sorted(distinct, key=known.__contains__)[:_DRAWN]  # a stable sort: novel ones first
-    molecule_grid(shown, path)
+    options = found.samples.files[0].samples.options
+    kept = find_fragment(*(options.get(name) for name in ("scaffold", "grow", "linker")))
+    colored: dict[str, Any] = {"highlight": kept.patterns} if kept else {}
+    molecule_grid(shown, path, **colored)
     order = "novel ones first" if reference else "in the order of the samples"
+    order += ", with the given fragment highlighted" if kept else ""
     caption = f"{found}: {len(shown)} of {len(distinct):,} distinct molecules, {order}."
     return Picture(path.name, caption)
 

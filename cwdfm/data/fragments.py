@@ -1,0 +1,248 @@
+"""Templates that keep fragments of a molecule and leave the rest free.
+
+A fragment is a SMILES string. Marks `*` say where it is extended: 'c1ccc(*)cc1'. Without marks it
+is extended at atoms that have a hydrogen atom, chosen at random for each sample; atoms with given
+stereochemistry are not. Every sample has its own template, in which holes of random length replace
+the marks. Templates depend on the molecule and not on how its SMILES is written.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cwdfm.data.smiles import SmilesTokenizer, parse
+from cwdfm.data.tokenizer import Tokenizer, hole_size
+from cwdfm.errors import InputError, load_extra
+
+MAX_POINTS = 3  # where a scaffold without marks is extended
+_SPELLINGS = 32
+_RANGE = re.compile(r"\*\{(\d*),(\d*)\}")
+_RING = re.compile(r"\[[^\]]*\]|%\d\d|\d")
+
+
+def _chem() -> Any:
+    return load_extra("rdkit.Chem", "molecules")
+
+
+def parse_fragment(smiles: str, name: str = "fragment") -> Any:
+    """The RDKit molecule of a fragment; the error says what is wrong with it."""
+    if (molecule := parse(smiles)) is not None:
+        # Atoms in canonical order, so that choices do not depend on how it was written.
+        return parse(_chem().MolToSmiles(molecule))
+    with _chem().rdBase.BlockLogs():
+        unchecked = _chem().MolFromSmiles(smiles.strip(), sanitize=False)
+        problems = _chem().DetectChemistryProblems(unchecked) if unchecked else []
+    reason = problems[0].Message() if problems else "it is not a SMILES string"
+    raise InputError(
+        f"{name} {smiles!r} is not a valid molecule: {reason}; correct it", fields=(name,)
+    )
+
+
+@dataclass(frozen=True)
+class Fragment(ABC):
+    """What every sample contains."""
+
+    @cached_property
+    @abstractmethod
+    def parts(self) -> tuple[Any, ...]:
+        """The RDKit molecules that every sample contains, with marks as atoms of number 0."""
+
+    @abstractmethod
+    def marked(self, rng: np.random.Generator) -> str:
+        """The SMILES with marks where it is extended."""
+
+    @cached_property
+    def patterns(self) -> list[Any]:
+        """The parts without their marks."""
+        return [_without_marks(part) for part in self.parts]
+
+    def accepts(self, text: str) -> bool:
+        """Whether a SMILES is a valid molecule that contains all parts, with their stereo."""
+        molecule = parse(text)
+        return molecule is not None and all(
+            molecule.HasSubstructMatch(pattern, useChirality=True) for pattern in self.patterns
+        )
+
+    def check(self, tokenizer: Tokenizer, length: int) -> SmilesTokenizer:
+        """Raise an error if the model cannot write the fragment, or has no room to extend it."""
+        if not isinstance(tokenizer, SmilesTokenizer):
+            raise InputError(
+                f"fragments require a model of SMILES, but the tokens of this model are "
+                f"{tokenizer.kind}; use a model that was trained on SMILES"
+            )
+        smiles = self.marked(np.random.default_rng(0))
+        tokens = [token for token in tokenizer.split(smiles) if token != "*"]
+        if unknown := tokenizer.unknown_tokens(tokens):
+            raise InputError(
+                f"the model does not know {', '.join(unknown)}, which {smiles!r} contains; its "
+                f"vocabulary is {' '.join(tokenizer.tokens)}. Train a model on data with these "
+                f"tokens"
+            )
+        self.template(tokenizer, length, 0)
+        return tokenizer
+
+    @cached_property
+    def rings(self) -> list[str]:
+        """Its ring closures. In a hole, they would close the rings of the fragment."""
+        spellings = (self.marked(np.random.default_rng(seed)) for seed in range(_SPELLINGS))
+        return sorted({t for s in spellings for t in _RING.findall(s) if not t.startswith("[")})
+
+    def template(self, tokenizer: SmilesTokenizer, length: int, *seed: int) -> str:
+        """The template of one sample, for `Tokenizer.encode_template`."""
+        rng = np.random.default_rng(seed)
+        for _ in range(_SPELLINGS):  # if marks do not fit, fewer may
+            smiles = self.marked(rng)
+            if (room := length - 2 - len(tokenizer.split(smiles))) >= 0:
+                break
+        else:
+            raise InputError(
+                f"{smiles!r} has {len(tokenizer.split(smiles))} tokens, if each * is one, but a "
+                f"sample has {length - 2}; use a smaller fragment or a model of longer sequences"
+            )
+        marks = smiles.count("*")
+        # All total sizes are equally likely, and so are all ways to divide them among the holes.
+        total = int(rng.integers(0, room + 1))
+        cuts = np.sort(rng.integers(0, total + 1, marks - 1))
+        sizes = iter(np.diff([0, *cuts, total]) + 1)
+        return re.sub(r"\*", lambda _: f"[{next(sizes)}]", smiles)
+
+
+@dataclass(frozen=True)
+class Scaffold(Fragment):
+    """A scaffold that is extended at all of its marks; without marks, at one to three atoms."""
+
+    smiles: str
+    most: int = MAX_POINTS
+
+    @cached_property
+    def parts(self) -> tuple[Any, ...]:
+        return (parse_fragment(self.smiles, "scaffold" if self.most > 1 else "grow"),)
+
+    def marked(self, rng: np.random.Generator) -> str:
+        return _smiles(_extend(self.parts[0], rng, self.most))
+
+
+def grow(smiles: str) -> Scaffold:
+    """A fragment that is extended at one point."""
+    found = Scaffold(smiles, most=1)
+    if (marks := len(_marks(found.parts[0]))) > 1:
+        raise InputError(
+            f"grow extends a fragment at one point, but {smiles!r} has {marks} marks *; remove "
+            f"all but one, or use it as a scaffold",
+            fields=("grow", "scaffold"),
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Linker(Fragment):
+    """Two fragments that are linked: each at its mark, or at an atom chosen at random."""
+
+    first: str
+    second: str
+
+    @cached_property
+    def parts(self) -> tuple[Any, ...]:
+        found = tuple(parse_fragment(smiles, "linker") for smiles in (self.first, self.second))
+        for smiles, part in zip((self.first, self.second), found, strict=True):
+            if (marks := len(_marks(part))) > 1:
+                raise InputError(
+                    f"a linker joins two fragments at one point each, but {smiles!r} has {marks} "
+                    f"marks *; remove all but one",
+                    fields=("linker",),
+                )
+        return found
+
+    def marked(self, rng: np.random.Generator) -> str:
+        joined = _chem().RWMol(_chem().CombineMols(*(_extend(p, rng, 1) for p in self.parts)))
+        keep, remove = _marks(joined)
+        (neighbor,) = joined.GetAtomWithIdx(remove).GetNeighbors()
+        joined.AddBond(keep, neighbor.GetIdx(), _chem().BondType.SINGLE)
+        joined.RemoveAtom(remove)
+        # Begin in the first fragment: the mark then lies between the fragments.
+        (start, *_) = (i for i in range(joined.GetNumAtoms()) if i != keep)
+        return str(_chem().MolToSmiles(joined.GetMol(), rootedAtAtom=start))
+
+
+def find_fragment(
+    scaffold: str | None = None, growing: str | None = None, linker: Sequence[str] | None = None
+) -> Fragment | None:
+    """The fragment of the options of the command line; None without one."""
+    if linker is not None:
+        return Linker(*linker)
+    if growing is not None:
+        return grow(growing)
+    return None if scaffold is None else Scaffold(scaffold)
+
+
+def _marks(molecule: Any) -> list[int]:
+    return [atom.GetIdx() for atom in molecule.GetAtoms() if atom.GetAtomicNum() == 0]
+
+
+def _without_marks(molecule: Any) -> Any:
+    editable = _chem().RWMol(molecule)
+    for i in sorted(_marks(molecule), reverse=True):
+        editable.RemoveAtom(i)
+    return editable.GetMol()
+
+
+def _extend(molecule: Any, rng: np.random.Generator, most: int) -> Any:
+    """Add 1..most marks at atoms chosen at random, unless there are marks already."""
+    if _marks(molecule):
+        return molecule
+    chiral = _chem().ChiralType.CHI_UNSPECIFIED
+    free = [
+        atom.GetIdx()
+        for atom in molecule.GetAtoms()
+        if atom.GetTotalNumHs() and atom.GetChiralTag() == chiral
+    ]
+    if not free:
+        raise InputError(
+            f"{_smiles(molecule)!r} cannot be extended: no atom has a hydrogen atom to replace; "
+            f"mark a position with *, or use another fragment"
+        )
+    editable = _chem().RWMol(molecule)
+    count = int(rng.integers(1, min(most, len(free)) + 1))
+    for i in sorted(rng.choice(free, count, replace=False).tolist()):
+        atom = editable.GetAtomWithIdx(i)
+        if atom.GetNumExplicitHs():
+            atom.SetNumExplicitHs(atom.GetNumExplicitHs() - 1)
+        mark = editable.AddAtom(_chem().Atom(0))
+        editable.AddBond(i, mark, _chem().BondType.SINGLE)
+    marked = editable.GetMol()
+    _chem().SanitizeMol(marked)
+    return marked
+
+
+def _smiles(molecule: Any) -> str:
+    return str(_chem().MolToSmiles(molecule))
+
+
+def expand_holes(template: str, *seed: int) -> str:
+    """Replace each `*{2,8}` by a hole of two to eight tokens; all sizes are equally likely.
+
+    Without a seed, holes have their largest size.
+    """
+    rng = np.random.default_rng(seed)
+
+    def hole(found: re.Match[str]) -> str:
+        low, high = (hole_size(template, digits) for digits in found.groups())
+        if low > high:
+            raise InputError(
+                f"the hole {found[0]} in {template!r} has more tokens at least than at most; write "
+                f"*{{{high},{low}}}",
+                fields=("template",),
+            )
+        return f"[{rng.integers(low, high + 1) if seed else high}]"
+
+    return _RANGE.sub(hole, template)
+
+
+def has_ranges(template: object) -> bool:
+    """Whether a template has holes of unknown length."""
+    return isinstance(template, str) and _RANGE.search(template) is not None

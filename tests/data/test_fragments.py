@@ -1,0 +1,146 @@
+"""Scaffolds, linkers and growing fragments: templates, and samples that contain them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cwdfm
+from cwdfm.data.fragments import Fragment, Linker, Scaffold, expand_holes, grow
+from cwdfm.data.moses import TOKENS
+from cwdfm.data.smiles import SelfiesTokenizer, SmilesTokenizer, canonical
+from cwdfm.errors import InputError
+from tests.support.command import rejected
+
+chem = pytest.importorskip("rdkit.Chem", reason="needs the extra 'molecules'")
+
+WORDS = SmilesTokenizer((*TOKENS, "[C@H]", "[C@@H]", "/"))
+INDOLE = "c1ccc2[nH]ccc2c1"
+FRAGMENTS: dict[str, Fragment] = {
+    "scaffold": Scaffold(INDOLE),
+    "marked": Scaffold("c1cc(*)ccc1*"),
+    "stereo": Scaffold("C[C@H](N)C(=O)O"),
+    "grow": grow("O=C(O)c1ccccc1"),
+    "linker": Linker("c1ccncc1*", "C1CCNCC1"),
+}
+
+
+def fill(template: str, atom: str = "C") -> str:
+    """Fill the holes with a chain of atoms."""
+    ids = WORDS.encode_template(template)
+    return WORDS.decode(WORDS.encode(atom)[0] if i is None else i for i in ids)
+
+
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_filled_templates_contain_the_fragment(name: str) -> None:
+    """Whatever the size of the holes: with chains of carbon every sample is valid."""
+    fragment = FRAGMENTS[name]
+    fragment.check(WORDS, 48)
+    templates = [fragment.template(WORDS, 48, 0, i) for i in range(60)]
+    texts = [fill(template) for template in templates]
+    assert all(fragment.accepts(text) for text in texts)
+    assert max(len(WORDS.encode(text)) for text in texts) <= 46
+    assert len(set(map(canonical, texts))) > 25
+    assert not fragment.accepts("CCCC")
+    assert not fragment.accepts("C(")
+
+
+@pytest.mark.parametrize("spelling", chem.MolToRandomSmilesVect(chem.MolFromSmiles(INDOLE), 5, 1))
+def test_the_spelling_of_the_fragment_does_not_matter(spelling: str) -> None:
+    for seed in range(5):
+        expected = Scaffold(INDOLE).template(WORDS, 48, 0, seed)
+        assert Scaffold(spelling).template(WORDS, 48, 0, seed) == expected
+
+
+def test_marks_are_the_only_attachment_points() -> None:
+    """Both marks of para-xylylene are used, and growing uses one atom."""
+    for seed in range(20):
+        text = fill(FRAGMENTS["marked"].template(WORDS, 30, seed))
+        assert chem.MolFromSmiles(text).HasSubstructMatch(chem.MolFromSmarts("Cc1ccc(C)cc1"))
+        assert FRAGMENTS["grow"].template(WORDS, 30, seed).count("[") == 1
+
+
+def test_a_linker_joins_the_fragments_at_its_ends() -> None:
+    """The hole is the only path between them: removing an atom of it separates them."""
+    for seed in range(20):
+        molecule = chem.MolFromSmiles(fill(FRAGMENTS["linker"].template(WORDS, 30, seed), "O"))
+        if molecule is None:  # a peroxide is valid, a ring of oxygen atoms does not occur
+            raise AssertionError(seed)
+        chain = [a.GetIdx() for a in molecule.GetAtoms() if a.GetSymbol() == "O"]
+        assert all(molecule.GetAtomWithIdx(i).GetDegree() == 2 for i in chain)
+
+
+def test_stereo_is_kept() -> None:
+    fragment = FRAGMENTS["stereo"]
+    assert fragment.accepts("C[C@H](NC)C(=O)O")
+    assert not fragment.accepts("C[C@@H](NC)C(=O)O")
+    assert not fragment.accepts("CC(NC)C(=O)O")
+
+
+def test_holes_of_unknown_length() -> None:
+    """All sizes occur, about equally often: 300 draws of 7 sizes deviate by less than 5 sigma."""
+    sizes = [expand_holes("C*{2,8}O", 0, i) for i in range(300)]
+    counts = np.array([sizes.count(f"C[{size}]O") for size in range(2, 9)])
+    assert counts.sum() == 300
+    assert (abs(counts - 300 / 7) < 5 * (300 / 7 * 6 / 7) ** 0.5).all()
+    assert expand_holes("C*{2,8}O") == "C[8]O"  # the most room it needs
+    assert expand_holes("C***", 1) == "C***"
+
+
+ERRORS: dict[str, tuple[Any, str]] = {
+    "not-smiles": (lambda: Scaffold("C(").check(WORDS, 32), r"'C\(' is not a valid molecule"),
+    "valence": (lambda: Scaffold("CO(C)C").check(WORDS, 32), "valence for atom # 1 O, 3"),
+    "aromatic": (lambda: Scaffold("n1cccc1").check(WORDS, 32), "kekulize"),
+    "unknown": (lambda: Scaffold("C[Si](C)C").check(WORDS, 32), r"does not know \[SiH\]|\[Si\]"),
+    "full": (lambda: Scaffold("FC(F)(F)F").check(WORDS, 32), "cannot be extended"),
+    "no-room": (lambda: Scaffold(INDOLE).check(WORDS, 12), "but a sample has 10"),
+    "marks": (lambda: grow("*CC*"), "has 2 marks"),
+    "linker-marks": (lambda: Linker("*CC*", "C").check(WORDS, 32), "has 2 marks"),
+    "range": (lambda: expand_holes("C*{8,2}"), r"\*\{2,8\}"),
+    "range-zero": (lambda: expand_holes("C*{0,2}"), "1 to"),
+    "selfies": (lambda: Scaffold("CC").check(SelfiesTokenizer(("[C]",)), 32), "model of SMILES"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_say_what_is_wrong(name: str) -> None:
+    call, message = ERRORS[name]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_samples_contain_the_scaffold() -> None:
+    """For any batch size; each sample depends on its number only."""
+    trained = cwdfm.load("qm9-mask-small")
+    fragment = Scaffold("C1CC1")
+    out = cwdfm.generate(trained, n=6, steps=8, seed=1, fragment=fragment)
+    assert all(map(fragment.accepts, out.texts))
+    assert len(set(map(canonical, out.texts))) > 3
+    again = cwdfm.generate(trained, n=6, steps=8, seed=1, fragment=fragment, batch_size=2)
+    assert again.texts == out.texts
+    ranged = cwdfm.generate(trained, n=8, steps=4, template="C1CC1*{1,5}").texts
+    assert all(text.startswith("C1CC1") for text in ranged)
+    assert len({len(trained.tokenizer.encode(text)) for text in ranged}) > 1
+    with pytest.raises(InputError, match="template cannot be combined"):
+        cwdfm.generate(trained, fragment=fragment, template="C*")
+
+
+def test_command_line_errors(tmp_path: Path) -> None:
+    sample = ("sample", "qm9-mask-small", "--n", 2, "--steps", 2, "--out", tmp_path / "a.smi")
+    for words, message in (
+        (
+            (
+                "--scaffold",
+                "C(",
+            ),
+            "is not a valid molecule",
+        ),
+        (("--scaffold", "CCP"), "does not know P"),
+        (("--scaffold", "CC", "--template", "C*"), "--scaffold and --template cannot be combined"),
+        (("--grow", "*C*"), "has 2 marks"),
+        (("--scaffold", "CC", "--record"), "--record does not support"),
+        (("--template", "C*{1,90}"), "room for"),
+    ):
+        assert message in rejected(*sample, *words)
+    assert not list(tmp_path.iterdir())
