@@ -1,1 +1,1 @@
-"""Adapters to other libraries, one file each. Each needs the extra of the same name."""
+"""Adapters to other libraries. Each needs the extra of the same name."""

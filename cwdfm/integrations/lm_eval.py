@@ -13,20 +13,18 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cwdfm.errors import InputError, check_bool, check_integer, load_extra, require
 from cwdfm.generation import auto_batch_size
+from cwdfm.integrations.model_view import view_model
 from cwdfm.language.model import LanguageModel
-from cwdfm.likelihood.dataset import without_padding
 from cwdfm.method import Flow, Method
 from cwdfm.method.base import SampleRequest
-from cwdfm.pretrained import Pretrained, load
+from cwdfm.pretrained import load
 from cwdfm.solver_config import make_solver
 
 _load = partial(load_extra, extra="lm-eval")
@@ -90,7 +88,7 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             trust_remote_code=trust_remote_code,
         )
         self.is_language = isinstance(self.model, LanguageModel)
-        self.view = _language_view(self.model) if self.is_language else _view(self.model)
+        self.view = view_model(self.model)
         if self.is_language:
             self.tokenizer = self.model.tokenizer
         own = 16 if self.is_language else auto_batch_size(self.model)
@@ -275,71 +273,6 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             for i, ids in zip(numbers, tokens_BN.tolist(), strict=True):
                 found[i] = ids
         return found
-
-
-@dataclass(frozen=True)
-class _View:
-    """What scoring needs of a model."""
-
-    method: Method
-    network: Callable[[], Any]
-    encode: Callable[[str], list[int]]  # without special tokens
-    decode: Callable[[list[int]], str]
-    length: int
-    start: int  # the token before a text
-    end: int
-    begins: bool  # whether every sequence begins with `start`
-    closing: tuple[int, ...] = ()  # tokens after every text
-    swap: Callable[[Tensor], Tensor] = lambda x: x  # between ids of the tokenizer and the network
-
-    def after(self, length: int) -> list[int]:
-        """The tokens that follow a text: its closing, or up to the end of its last block."""
-        return [*self.closing] or [self.end] * (-length % (self.method.causal_block or 1))
-
-    def terms(self, ids: list[int], given: int) -> list[tuple[list[int], Tensor]]:
-        """Beginnings of a sequence with their masks of given tokens, whose -log p are added."""
-        after = self.after(len(ids))
-        fixed_N = torch.arange(len(ids) + len(after)) < given
-        masks = without_padding(self.method, fixed_N, len(after))
-        return [([*ids, *after][: len(fixed_n)], fixed_n) for fixed_n in masks]
-
-
-def _view(model: Pretrained) -> _View:
-    words = model.tokenizer
-
-    def decode(ids: list[int]) -> str:
-        ends = [i for i, token in enumerate(ids) if token in (words.eos_id, words.pad_id)]
-        return words.decode(ids[: ends[0]] if ends else ids)
-
-    return _View(
-        model.method,
-        lambda: model.model,
-        words.encode,
-        decode,
-        model.length,
-        words.bos_id,
-        words.eos_id,
-        model.fix_first,
-    )
-
-
-def _language_view(model: LanguageModel) -> _View:
-    words = model.tokenizer
-    special = words("")["input_ids"]
-    closing = tuple(special[1:]) if model.frames else ()
-    start = special[0] if special else words.bos_token_id
-    return _View(
-        Flow(model.source, model.schedule),
-        model.flow_model,
-        lambda text: words(text, add_special_tokens=False)["input_ids"],
-        words.decode,
-        model.length - len(closing),
-        words.eos_token_id if start is None else start,
-        words.eos_token_id,
-        bool(special),
-        closing,
-        model.swap,
-    )
 
 
 def _find_dtype(name: str | None) -> torch.dtype | None:
