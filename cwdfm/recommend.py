@@ -46,9 +46,10 @@ def recommend(model: Any, evaluations: int = 32) -> Recommendation:
         model: A model returned by `cwdfm.load`.
         evaluations: The budget.
 
-    The choices are those of `python -m experiments run frontier`, by source and budget. A flow
-    divides its budget between steps and resampling, which repairs the errors of coarse steps. Other
-    methods use their own solver.
+    The choices for flows come from trials with the bundled models of QM9, for budgets of 8 to 32
+    evaluations; others are extrapolated (see docs/results/frontier.md). A flow with a small
+    vocabulary divides its budget between steps and resampling, which repairs the errors of coarse
+    steps. Text was not measured: it gets plain steps. Other methods use their own solver.
     """
     method = getattr(model, "method", None)
     if not isinstance(method, Method):

@@ -9,17 +9,14 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice, check_instance, check_integer
 from cwdfm.model.positions import Positions
-from cwdfm.model.protocol import Model
 from cwdfm.ops.random import Purpose
-from cwdfm.schedule import Schedule
 from cwdfm.solver.base import DrawOptions, Info, Solver, State, advance
 from cwdfm.solver.correction import leave_out
-from cwdfm.solver.step import Step
-from cwdfm.source import Source
+from cwdfm.solver.step import Step, StepSolver
 
 
 @dataclass(frozen=True)
-class Gibbs(Solver):
+class Gibbs(StepSolver):
     """A solver with a Gibbs correction after each of its steps but the last (informed correctors,
     Zhao et al. 2024). It costs one more model evaluation per step.
 
@@ -50,26 +47,19 @@ class Gibbs(Solver):
         if not isinstance(self.begin, int | float) or not 0 <= self.begin < 1:
             raise InputError(f"begin must be a time in [0, 1), got {self.begin!r}")
 
-    def step(
-        self,
-        model: Model,
-        source: Source,
-        schedule: Schedule,
-        state: State,
-        t: float,
-        t_next: float,
-    ) -> tuple[State, Info]:
+    def take(self, step: Step) -> tuple[State, Info]:
+        source, state = step.source, step.state
         if source.marks_noise and self.select == "unlikely":
             raise InputError(
                 f"select='unlikely' needs the prediction of every token from the others, which a "
                 f"model with {source} gives at masks only; use select='random', or PathPlanning"
             )
-        after, info = self.solver.step(model, source, schedule, state, t, t_next)
-        if t_next == 1 or t_next < self.begin:
+        flow = (step.model, source, step.schedule)
+        after, info = self.solver.step(*flow, state, step.t, step.t_next)
+        if step.last or step.t_next < self.begin:
             return after, info
-        step = Step(model, source, schedule, after, t_next, 1.0)
-        with torch.no_grad():
-            tokens_BN, rows = (self._masked if source.marks_noise else self._uniform)(step)
+        correction = Step(*flow, after, step.t_next, 1.0)
+        tokens_BN, rows = (self._masked if source.marks_noise else self._uniform)(correction)
         changed_BN = tokens_BN != state.tokens
         corrected = replace(advance(source, after, tokens_BN), step=after.step)
         return corrected, replace(

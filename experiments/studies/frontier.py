@@ -7,8 +7,8 @@ molecules), each with both sources. For every task, budget and family of sampler
 settings are compared on a seed of their own. The best one is measured with `--seeds`. A sampler
 never uses more than the budget; the evaluations that it needed on average are recorded.
 
-On a GPU the defaults take about seven minutes. On a CPU use `--samples 96 --budgets 4 8 16 32
---candidates 1 --seeds 1`. Finished rows are kept in the output file: the same command continues.
+The defaults are sized for a GPU; they were estimated to take seven minutes and have not been timed.
+On a CPU use `--samples 96 --budgets 16 --candidates 1 --seeds 1`. Finished rows are kept in the output file: the same command continues.
 """
 
 import argparse

@@ -255,6 +255,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "text_small_uniform": text_small,
     "run_scatter": run_scatter,
     "exact_target": exact_target,
+    "frontier": frontier,
     "context_path": context_path,
     "sampling_step": sampling_step,
     "elbo_variance": elbo_variance,
