@@ -14,6 +14,7 @@ from cwdfm.cli.app_form import Form, run, solver_settings
 from cwdfm.cli.options import flag, parse
 from cwdfm.errors import InputError, check_integer, load_extra
 from cwdfm.pretrained.model import bundled_models
+from cwdfm.report.replay import replay_frame
 from cwdfm.solver_config import SOLVERS, option_names
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -24,8 +25,6 @@ TEMPLATES = {
     "qm9-mask-small": "[3]c1[4]1",
     "qm9-uniform-small": "",
 }
-FRAME = """<iframe title="Replay" sandbox="allow-scripts" srcdoc="{page}"
-style="width: 100%; height: 42rem; border: 1px solid #8884; border-radius: 8px"></iframe>"""
 EMPTY = "The replay appears here."
 # Gradio's own pages need nothing from elsewhere, and nothing else should be fetched.
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
@@ -138,7 +137,7 @@ def make_page(gr: Any, folder: Path, device: str) -> Any:
                 known = isinstance(error, InputError)
                 text = str(error) if known else f"{type(error).__name__}: {error}"
                 raise gr.Error(escape(text), duration=None, print_exception=False) from error
-            frame = FRAME.format(page=escape(result.page)) if result.page else EMPTY
+            frame = replay_frame(result.page) if result.page else EMPTY
             return [frame, result.rows, result.files, result.command, result.code]
 
         inputs = [*form.values(), *settings.values()]

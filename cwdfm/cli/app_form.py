@@ -12,9 +12,9 @@ from cwdfm.cli.options import flag
 from cwdfm.cli.sample import Job, file_header, make_job
 from cwdfm.cli.sample_options import check, parse_options
 from cwdfm.errors import check_integer
-from cwdfm.generation import generate, prompt_tokens
+from cwdfm.generation import generate_samples, prompt_tokens
 from cwdfm.method.flow import Flow
-from cwdfm.pretrained import load
+from cwdfm.pretrained.model import load_trained
 from cwdfm.report.replay import replay_page
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver.recording import Recording
@@ -75,7 +75,7 @@ class Form:
             check(options)
             named = options.solver != "auto"
             solver = build_solver(options.solver, options.solver_options) if named else None
-        trained = load(options.model, device)
+        trained = load_trained(options.model, device)
         record = options.record and isinstance(trained.method, Flow)
         job = make_job(trained, replace(options, record=record), given, solver, {})
         if self.evaluations and isinstance(trained.method, Flow):
@@ -145,7 +145,8 @@ def run(
             progress((number + min(1.0, done / total)) / len(forms))
 
         record = job.recorded if job.options.record else 0
-        samples = generate(**job.request(list(range(form.n))), record=record, progress=advance)
+        request = job.request(list(range(form.n)))
+        samples = generate_samples(**request, record=record, progress=advance)
         name = job.options.solver
         for text, count in zip(samples.texts, samples.evaluations.tolist(), strict=True):
             rows.append([name, text, count])

@@ -1,7 +1,9 @@
 """`cwdfm demo`: sample the bundled models with three solvers and write a report."""
 
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html import escape
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -11,28 +13,35 @@ import torch
 
 from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.sample import Job, file_header
+from cwdfm.cli.sample import Job, file_header, sample_length, write_recording
 from cwdfm.cli.sample_options import Options as Sampling
+from cwdfm.cli.sample_options import recording_file
 from cwdfm.errors import load_extra
-from cwdfm.generation import generate
+from cwdfm.generation import generate_samples
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained.model import load_trained
 from cwdfm.report import MoleculeReference, check_folder, evaluate
-from cwdfm.sample_file import SampleFile, write_samples
+from cwdfm.report.page import quotes
+from cwdfm.report.replay import replay_frame, replay_page
+from cwdfm.sample_file import SampleFile, read_samples, write_samples
+from cwdfm.solver.recording import Recording
 from cwdfm.solver_config import SOLVERS as NAMED_SOLVERS
 from cwdfm.solver_config import build_solver
 
 MODELS = ("qm9-uniform-small", "qm9-mask-small")
-SOLVERS: tuple[Literal["euler", "neighbor", "entropy"], ...] = ("euler", "neighbor", "entropy")
+TEXT_MODEL, TEMPLATE = "novels-small", "The [12] of the [3] was closed."
+Solver = Literal["euler", "neighbor", "entropy"]
+SOLVERS: tuple[Solver, ...] = ("euler", "neighbor", "entropy")
+COMPARED = SOLVERS[:2]  # in the replays
 BATCH = 64  # larger batches are not faster on one core
-HINT = """Open it in a browser. Look at the curves first (validity against the number of steps),
-then at the molecules and at their features compared with the data. ± is one standard deviation;
-differences below three standard deviations may be due to chance."""
+HINT = """Open it in a browser and play the generations first. Then look at the curves (validity
+against the number of steps), at the molecules and at their features compared with the data. ± is
+one standard deviation; differences below three standard deviations may be due to chance."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Sample the bundled models with three solvers and write a report (about 3 minutes)."""
+    """Sample the bundled models with three solvers and write a report (about 2 minutes)."""
 
     out: Path = Path("demo")  # output folder; existing files are overwritten
     data: str = "qm9"  # data to compare with, as in `cwdfm eval`
@@ -43,46 +52,61 @@ def main(arguments: list[str]) -> None:
     """Run the command."""
     options = parse("demo", arguments, lambda _: Options())
     check_folder(options.out, force=True)
-    load_extra("matplotlib", "plot")  # fail before the work: the report comes last
-    steps, n = ((2, 4), 8) if options.quick else ((16, 32, 64), 128)
-    plan = [
-        Sampling(
-            model=model,
-            out=options.out / "samples" / f"{model}-{solver}-{k}.jsonl",
-            n=n,
-            steps=k,
-            solver=solver,
-            solver_options=NAMED_SOLVERS[solver].config(),
-        )
-        for model, solver, k in product(MODELS, SOLVERS, steps)
+    for module, extra in (("matplotlib", "plot"), ("tokenizers", "text")):
+        load_extra(module, extra)  # fail before the work: the report comes last
+    steps, n, texts = ((2, 4), 8, 2) if options.quick else ((8, 16, 32), 64, 8)
+    folder = options.out / "samples"
+    molecules = [cell(folder, *each, n) for each in product(MODELS, SOLVERS, steps)]
+    sentences = [
+        replace(cell(folder, TEXT_MODEL, solver, steps[-1], texts), template=TEMPLATE)
+        for solver in SOLVERS
     ]
-    reference = load_reference(options.data)
-    training = reference.training if reference else None
-    print(f"sampling {n} molecules for each of {len(plan)} settings", flush=True)
+    recorded = [
+        each
+        for each in (*sentences, *molecules)
+        if each.solver in COMPARED and each.steps == steps[-1] and each.model != MODELS[0]
+    ]
+    plan = [replace(each, record=each in recorded) for each in (*molecules, *sentences)]
+    plan.sort(key=lambda each: -each.n * each.steps)  # short ones last, so that cores end together
+    print(
+        f"sampling {n} molecules for each of {len(molecules)} settings, and some text", flush=True
+    )
     with (
-        Progress("sampling", sum(cell.n * cell.steps for cell in plan)) as progress,
-        workers(len(plan)) as pool,
+        Progress("sampling", sum(each.n * each.steps for each in plan)) as progress,
+        workers(1 + len(plan)) as pool,
     ):
-        for cell, texts in pool.map(draw, plan):
-            scores = score_molecules(texts, training, fold_size=cell.n)
-            progress.say(f"{cell.model}, {cell.solver}, {cell.steps} steps: {scores}")
-            progress.advance(cell.n * cell.steps)
-    files = [cell.out for cell in plan]
-    evaluation = evaluate(files, options.out, data=options.data, fold_size=n, distribution=False)
+        # It takes half a minute the first time, and is cached for the evaluation.
+        prepared = pool.submit(prepare_reference, options.data)
+        for done, samples in pool.map(draw, plan):
+            found = score_molecules(samples, None, fold_size=done.n) if done in molecules else ""
+            progress.say(f"{done.model}, {done.solver}, {done.steps} steps{found and ': '}{found}")
+            progress.advance(done.n * done.steps)
+            if prepared.done() and prepared.exception():
+                pool.shutdown(cancel_futures=True)
+                break
+        prepared.result()
+    evaluation = evaluate(
+        [each.out for each in molecules],
+        options.out,
+        data=options.data,
+        fold_size=n,
+        distribution=False,
+        title=f"Demo: {', '.join((TEXT_MODEL, *MODELS))}",
+        lead=lead([each.out for each in sentences], [each.out for each in recorded]),
+    )
     print(f"\n{evaluation.table.text()}\n\nwritten: {options.out / 'report.html'}\n{HINT}")
 
 
-def load_reference(data: str) -> MoleculeReference | None:
-    """Load the data and show progress, since preparing it for the first time takes a while."""
-    print(f"reading {data} (about 20 seconds the first time) ...", end="", flush=True)
+def cell(folder: Path, model: str, solver: Solver, steps: int, n: int) -> Sampling:
+    """The options of `cwdfm sample` for one file."""
+    out = folder / f"{model}-{solver}-{steps}.jsonl"
+    config = NAMED_SOLVERS[solver].config()
+    return Sampling(model=model, out=out, n=n, steps=steps, solver=solver, solver_options=config)
 
-    def tick(rows: int) -> None:
-        if rows % 10_000 == 0:
-            print(".", end="", flush=True)
 
-    reference = MoleculeReference.load(data, tick)
-    print(" done", flush=True)
-    return reference
+def prepare_reference(data: str) -> None:
+    """Read the data to compare with, which caches it."""
+    MoleculeReference.load(data)
 
 
 def workers(limit: int) -> ProcessPoolExecutor:
@@ -91,13 +115,36 @@ def workers(limit: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(min(cores(), limit), spawn, torch.set_num_threads, (1,))
 
 
-def draw(cell: Sampling) -> tuple[Sampling, list[str]]:
-    """Write the same file as `cwdfm sample` with these options; returns the samples too."""
-    trained = load_trained(cell.model)
-    solver = build_solver(cell.solver, cell.solver_options)
-    job = Job(trained, cell, solver, {}, length=trained.length)
-    out = generate(trained, solver, n=cell.n, steps=cell.steps, batch_size=BATCH)
-    tokens = out.tokens.tolist()
-    texts = [trained.tokenizer.decode(row) for row in tokens]
-    write_samples(cell.out, SampleFile(texts, tokens, file_header(job)))
-    return cell, texts
+def draw(options: Sampling) -> tuple[Sampling, list[str]]:
+    """Write the same files as `cwdfm sample` with these options; returns the samples too."""
+    trained = load_trained(options.model)
+    solver = build_solver(options.solver, options.solver_options)
+    job = Job(trained, options, solver, {}, length=sample_length(trained, options))
+    request = job.request(list(range(options.n))) | {"batch_size": BATCH}
+    samples = generate_samples(**request)
+    write_samples(options.out, SampleFile(samples.texts, samples.tokens.tolist(), file_header(job)))
+    if options.record:
+        write_recording(job)
+    return replace(options, record=False), samples.texts
+
+
+def lead(sentences: Sequence[Path], recorded: Sequence[Path]) -> str:
+    """The first part of the report: replays of text and of molecules, and all sentences."""
+    recordings = [Recording.load(recording_file(path)) for path in recorded]
+    half = len(COMPARED)
+    pages = {"A sentence with two holes": recordings[:half], "Molecules": recordings[half:]}
+    frames = "".join(replay_frame(replay_page(each, title), title) for title, each in pages.items())
+    texts = []
+    for path in sentences:
+        file = read_samples(path)
+        solver, steps, n = (file.options[name] for name in ("solver", "steps", "n"))
+        command = f"cwdfm sample {TEXT_MODEL} --solver {solver} --steps {steps} --n {n}"
+        command += f" --template '{TEMPLATE}' --out {path.name}"
+        title = escape(str(solver).capitalize())
+        texts.append(f"<h3>{title}</h3>\n<p><code>{escape(command)}</code></p>{quotes(file.texts)}")
+    return (
+        f"<h2>Every step of a generation</h2>\n<p>{' and '.join(map(str.capitalize, COMPARED))} "
+        f"with the same seed. Press Play, or point at a token.</p>\n{frames}\n"
+        f"<h2>Text</h2>\n<p>{TEXT_MODEL} fills the holes of a sentence.</p>\n{''.join(texts)}\n"
+        f"<h2>Molecules</h2>"
+    )

@@ -45,7 +45,7 @@ COMMANDS = {
     "app": Command("app", "sample models and watch them in a web page", False),
     "perplexity": Command("perplexity", "bound the perplexity on held-out data", False),
     "analyze": Command("analyze", "analyze models and solvers: context, updates", False),
-    "demo": Command("demo", "sample the bundled models and write a report (3 minutes)", False),
+    "demo": Command("demo", "sample the bundled models and write a report (2 minutes)", False),
     "completion": Command("completion", "print a completion script for bash or zsh", False),
 }
 EXAMPLES = """

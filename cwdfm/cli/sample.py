@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -135,7 +136,8 @@ def main(arguments: list[str]) -> None:
                     header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
                     finish(options, partial, header, trained.tokenizer)
                     if options.record:
-                        write_recording(job)
+                        path = write_recording(job)
+                        print(f"written: a recording of {job.recorded} samples to {path}")
         if streamed and not trained.tokenizer.has_line_breaks:
             out.write_text("".join(f"{text}\n" for text in read_samples(out).texts))
 
@@ -306,15 +308,15 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
             first += size
 
 
-def write_recording(job: Job) -> None:
+def write_recording(job: Job) -> Path:
     """Record the first samples. They are generated again, which gives the same samples."""
-    options, index = job.options, list(range(job.recorded))
     with job.autocast():
-        recording = generate_samples(**job.request(index), record=len(index)).recording
+        request = job.request(list(range(job.recorded)))
+        recording = generate_samples(**request, record=job.recorded).recording
     assert recording is not None
-    path = recording_file(options.out)
+    path = recording_file(job.options.out)
     job.named(recording).save(path)
-    print(f"written: a recording of {len(index)} samples to {path}")
+    return path
 
 
 def records(trained: Pretrained, index: list[int], samples: Samples) -> dict[int, dict[str, Any]]:

@@ -58,6 +58,8 @@ def evaluate(
     text: TextSettings | None = None,
     log: Callable[[str], object] = lambda _: None,
     progress: Progress = lambda *_: None,
+    title: str | None = None,
+    lead: str = "",
 ) -> Evaluation:
     """Evaluate sample files and write scores.json, table.md, figures and report.html into `out`.
 
@@ -70,6 +72,7 @@ def evaluate(
     - `text`: settings of the text metrics.
     - `log`: called with messages.
     - `progress`: called with the current stage, the units done and their number, if known.
+    - `title`, `lead`: the title of the report, and HTML to show before the table.
 
     Input errors are raised before any score is computed.
     """
@@ -101,8 +104,8 @@ def evaluate(
             evaluation = evaluate_text(
                 sets, out, data=data, column=of_data, settings=settings, log=log
             )
-        more = prompt_notes(sets) + filter_notes(sets)
-        evaluation = replace(evaluation, notes=(*evaluation.notes, *more))
+        notes = (*evaluation.notes, *prompt_notes(sets), *filter_notes(sets))
+        evaluation = replace(evaluation, notes=notes, title=title or evaluation.title, lead=lead)
         write(evaluation, sets, out)
     except OSError as error:
         raise InputError(

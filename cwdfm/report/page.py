@@ -36,6 +36,7 @@ class Evaluation:
     scores: dict[str, Any]  # all numbers, for scores.json
     excerpts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts by title
     listings: Mapping[str, Table] = field(default_factory=dict)  # tables of samples by title
+    lead: str = ""  # HTML before the table
     details: Table | None = None  # more scores, with one column per sample set
 
 
@@ -60,7 +61,8 @@ def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], fo
     ]
     body = "\n".join(f"<h2>{name}</h2>\n{content}" for name, content in sections if content)
     template = Template((files("cwdfm.report") / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(title=title, table=evaluation.table.html(), body=body)
+    table, lead = evaluation.table.html(), evaluation.lead
+    return template.substitute(title=title, lead=lead, table=table, body=body)
 
 
 def _figure(picture: Picture, folder: Path) -> str:
@@ -75,8 +77,12 @@ def _listing(title: str, table: Table) -> str:
 
 
 def _excerpt(title: str, texts: Sequence[str]) -> str:
-    quotes = [f"<blockquote>{escape(_printable(text))}</blockquote>" for text in texts]
-    return _details(title, "\n" + "\n".join(quotes))
+    return _details(title, "\n" + quotes(texts))
+
+
+def quotes(texts: Sequence[str]) -> str:
+    """Texts as quotations."""
+    return "\n".join(f"<blockquote>{escape(_printable(text))}</blockquote>" for text in texts)
 
 
 def _details(title: str, content: str) -> str:

@@ -48,6 +48,15 @@ def replay_page(recordings: Sequence[Recording], title: str = "Replay") -> str:
     return re.sub(r"\{\{(title|finals|data)\}\}", lambda match: parts[match[1]], template)
 
 
+def replay_frame(page: str, title: str = "Replay") -> str:
+    """An element that embeds a page of `replay_page` into another page."""
+    style = "width: 100%; height: 42rem; border: 1px solid #8884; border-radius: 8px"
+    return (
+        f'<iframe title="{escape(title)}" sandbox="allow-scripts" style="{style}" '
+        f'srcdoc="{escape(page)}"></iframe>'
+    )
+
+
 def _run(recording: Recording) -> dict[str, Any]:
     """What the page needs to know about one recording."""
     stored = recording.labels.get("tokenizer")  # None for samples of a plain network

@@ -25,6 +25,7 @@ from cwdfm.report.page import page as page_of
 from cwdfm.report.sample_set import File, SampleSet, by_model, gather, prompt_notes
 from cwdfm.report.table import Table
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
+from cwdfm.solver.recording import Recording
 from tests.support.command import command, rejected
 from tests.support.html import check_self_contained
 
@@ -624,9 +625,19 @@ def test_demo(
     for old in (samples_before, tmp_path / "demo" / "report.html"):
         old.write_text("old")
     demo.main(["--quick", "--out", str(tmp_path / "demo"), "--data", data])
-    assert "<table " in (tmp_path / "demo" / "report.html").read_text()
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert 0 < page.index("<iframe") < page.index("<blockquote>") < page.index("<table ")
+    sentences = read_samples(tmp_path / "demo/samples/novels-small-neighbor-4.jsonl")
+    assert re.fullmatch("The.+ of the.+ was closed.", sentences.texts[0], re.DOTALL)
+    for name in ("novels-small", "qm9-mask-small"):
+        for solver in ("euler", "neighbor"):
+            stem = tmp_path / "demo" / "samples" / f"{name}-{solver}-4"
+            recording = Recording.load(stem.with_suffix(".recording.npz"))
+            tokens = read_samples(stem.with_suffix(".jsonl")).tokens
+            assert recording.tokens.tolist() == (tokens or [])[: len(recording.tokens)]
     printed = capsys.readouterr().out
-    assert printed.count("neighbor") == printed.count("Neighbor") == 4
+    assert printed.count("neighbor") == 5
+    assert printed.count("Neighbor") == 4
     assert str(tmp_path / "demo" / "report.html") in printed
     found = scores_of(tmp_path / "demo")["sets"]
     assert len(found) == 12
