@@ -1,8 +1,9 @@
-"""Resolve the links of notebooks, which point to files, to the pages of the site."""
+"""Resolve the links of notebooks and of the changelog, which point to files, to pages."""
 
 import logging
 import posixpath
 import re
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import Files
@@ -10,6 +11,13 @@ from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
 LINK = re.compile(r'href="(?P<path>[^":#]+\.(?:md|ipynb))(?P<anchor>#[^"]*)?"')
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Show CHANGELOG.md, whose links start at the root of the repository."""
+    if page.file.src_uri != "changelog.md":
+        return markdown
+    return Path("CHANGELOG.md").read_text().replace("](docs/", "](")
 
 
 def on_page_content(html: str, page: Page, files: Files, **_: Any) -> str:

@@ -47,8 +47,8 @@ def weights(plt: Any) -> Any:
     panels = {"sharex": True, "sharey": True, "layout": "constrained"}
     figure, axes = plt.subplots(len(rows), 1, figsize=(8, 4.4), **panels)
     for axis, (name, alpha) in zip(axes, rows.items(), strict=True):
-        axis.bar(range(24), alpha[0], color=COLORS[0], width=0.8)
-        axis.bar(range(24), revealed[0] * 0.16, color=COLORS[1], width=0.8)
+        axis.bar(range(24), alpha[0].tolist(), color=COLORS[0], width=0.8)
+        axis.bar(range(24), (revealed[0] * 0.16).tolist(), color=COLORS[1], width=0.8)
         axis.axhline(1, color=GRAY, linewidth=0.8, linestyle=":")
         axis.set_ylabel(r"$\alpha^i$", rotation=0, labelpad=12)
         axis.set_title(name, loc="left", fontsize=9)
@@ -70,7 +70,9 @@ def context_path(plt: Any) -> Any:
     for axis, (name, path) in zip(axes, paths.items(), strict=True):
         batch = path.sample(torch.zeros(len(t), length, dtype=torch.int64), t, seed=3)
         step, position = batch.revealed.nonzero(as_tuple=True)
-        axis.scatter(position, t[step], marker="s", s=13, color=COLORS[1], linewidths=0)
+        axis.scatter(
+            position.tolist(), t[step].tolist(), marker="s", s=13, color=COLORS[1], linewidths=0
+        )
         axis.set_title(name, loc="left", fontsize=9)
         axis.set_ylabel("time t")
     axes[-1].set_xlabel("position i (a square is a revealed token)")

@@ -5,14 +5,17 @@ import re
 import runpy
 import signal
 import tempfile
+from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 
 import cwdfm
 from cwdfm.cli import train
-from examples import exact_target
+from examples import concepts, exact_target, generation
 from experiments import results
 
 ROOT = Path(__file__).parents[2]
@@ -110,3 +113,38 @@ def test_redraw_uses_the_recorded_results(tmp_path: Path, monkeypatch: pytest.Mo
     under = lines["Neighbor-weighted"]
     assert under.get_zorder() < lines["Euler"].get_zorder()
     assert under.get_linewidth() > 2 * lines["Euler"].get_linewidth()
+
+
+def test_generation_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every token of both panels appears in its step, and the committed picture is small."""
+    pytest.importorskip("tokenizers", reason="needs the extra 'text'")
+    monkeypatch.setattr(generation, "LENGTH", 24)
+    monkeypatch.setattr(generation, "STEPS", 6)
+    root = ElementTree.fromstring(generation.draw())
+    groups = [each.get("class", "") for each in root.iter() if each.tag.endswith("}g")]
+    steps = Counter(groups)
+    assert set(steps) <= {f"s{step}" for step in range(6)}
+    style = "".join(each.text or "" for each in root.iter() if each.tag.endswith("}style"))
+    assert all(f"@keyframes {name}{{" in style for name in steps)
+    committed = ROOT / "docs" / "figures" / "generation.svg"
+    assert committed.stat().st_size < 1e6
+    ElementTree.parse(committed)
+
+
+def test_tokens_without_a_known_neighbor() -> None:
+    order = [-1, 2, 5, 5, 3, 7, 6]
+    known = [
+        any(0 <= j < len(order) and order[j] < order[i] for j in (i - 1, i + 1))
+        for i in range(len(order))
+    ]
+    expected = [step >= 0 and not near for step, near in zip(order, known, strict=True)]
+    assert generation.alone(np.array(order)).tolist() == expected
+
+
+def test_concept_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    monkeypatch.setattr("sys.argv", ["concepts.py", "--out", str(tmp_path)])
+    concepts.main()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        path.name for path in (ROOT / "docs" / "figures").glob("concept-*.svg")
+    }

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,17 @@ def test_public_names_are_those_that_modules_export() -> None:
     assert set(dir(cwdfm)) >= public
     with pytest.raises(AttributeError, match="Missing"):
         cwdfm.Missing  # type: ignore[attr-defined] # noqa: B018
+
+
+def test_files_of_the_package_are_installed() -> None:
+    """Those that are not Python match a pattern of pyproject.toml."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = settings["tool"]["setuptools"]["package-data"]["cwdfm"]
+    package = ROOT / "cwdfm"
+    installed = {path for pattern in patterns for path in package.glob(pattern)}
+    files = {path for path in package.rglob("*") if path.is_file()}
+    others = {path for path in files if path.suffix not in (".py", ".pyc", ".nbi", ".nbc")}
+    assert others == {path for path in installed if path.is_file()}
 
 
 ASK = """
