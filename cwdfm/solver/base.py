@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cwdfm.errors import (
+    MAX_LENGTH,
     InputError,
     check_instance,
     check_integer,
@@ -130,7 +131,7 @@ class Solver(ABC):
         check_instance("source", source, Source, "MaskSource(vocab_size=30)")
         check_instance("index_B", index_B, Tensor, "torch.arange(4)")
         check_seed(seed)
-        check_integer("length", length)
+        check_integer("length", length, most=MAX_LENGTH)
         check_integer("the number of samples", len(index_B))
         index_B = sample_index(index_B, len(index_B), index_B.device)
         shape = (len(index_B), length)

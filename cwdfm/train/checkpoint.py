@@ -31,7 +31,8 @@ FORMAT = 3  # format 2 has a flat `recipe` in place of the nested `config`
 OLDEST_FORMAT = 2
 _WEIGHTS, _TRAINING = "model.safetensors", "training.safetensors"
 _NAMES = (_WEIGHTS, _TRAINING, "config.json", "meta.json")  # all files of a checkpoint
-_FILES = "|".join(map(re.escape, _NAMES))
+# Also the temporary file of safetensors, which a run leaves that is killed while it writes weights.
+_FILES = "|".join((*map(re.escape, _NAMES), r"\.tmp\w{6}"))
 
 
 def save_checkpoint(

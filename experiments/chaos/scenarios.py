@@ -68,11 +68,15 @@ def _compared(name: str, seed: int, folder: Path) -> str:
 
 
 def _ends(name: str, seed: int, folder: Path, what: str) -> str:
-    """Run a job again after `what`: it resumes or starts over, with the same result."""
+    """Run a job again after `what`: it resumes or starts over, with the same result.
+
+    It may refuse to overwrite the result, if that was complete already.
+    """
     ended = start(JOBS[name].words(seed), folder).end()
-    if ended.problem or ended.code:
+    difference = _compared(name, seed, folder)
+    if ended.problem or (ended.code and difference):
         return f"{name} {seed}: after {what}: {ended.problem or ended.said[-2000:]}"
-    return _compared(name, seed, folder)
+    return difference
 
 
 def kill(rng: random.Random, folder: Path, name: str) -> str:

@@ -115,6 +115,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: on_grid(0.0, 0.5, 0.9), "increase strictly from 0 to 1"),
     (lambda: sample(steps=3, grid=torch.tensor([0.0, 0.5, 1.0])), r"3 steps.*shape \(4,\)"),
     (lambda: sample(grid="log"), "one of 't', 'kappa', got 'log'"),
+    (
+        lambda: cwdfm.Euler().init(cwdfm.MaskSource(5), torch.arange(3), 10**9),
+        "length must be an integer <= 1,000,000",
+    ),
     (lambda: sample(shape=(3, 0)), r"\(number of samples, length\).*\(3, 0\)"),
     (lambda: sample(batch_size=0), "batch_size must be an integer >= 1, got 0"),
     (lambda: sample(constant(torch.nan)), "NaN.*rows.*Check the model"),

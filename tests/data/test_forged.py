@@ -117,6 +117,15 @@ def test_forged_metadata_are_input_errors(tmp_path: Path, kind: str) -> None:
     assert rejected or kind == "batches"  # damaged batches are sampled again
 
 
+def test_remains_of_a_killed_save_are_replaced(tmp_path: Path) -> None:
+    """safetensors writes a temporary file of its own, which a kill leaves in the folder."""
+    (tmp_path / ".part-00000003").mkdir()
+    for name in (".tmpA1b2C3", "model.safetensors.7-0123abcd.part", "config.json"):
+        (tmp_path / ".part-00000003" / name).touch()
+    checkpoint(tmp_path)()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+
+
 @pytest.mark.parametrize("name", ["/etc/hostname", "../a.txt", "other.json/../a.json"])
 def test_checkpoints_name_only_their_own_files(tmp_path: Path, name: str) -> None:
     checkpoint(tmp_path)
