@@ -22,7 +22,7 @@ ANY_VALUE = st.one_of(
 NO_CALLS = {
     *("Cosine", "EntropyInverse", "Linear", "Bound", "Info", "PathSample", "Samples", "State"),
     *("ContextWeight", "Loss", "Model", "Path", "Postprocess", "PredictionWeight", "Schedule"),
-    *("Solver", "Source", "SplitModel", "Weight", "InputError", "Pretrained"),
+    *("Correction", "Solver", "Source", "SplitModel", "Weight", "InputError", "Pretrained"),
     "LanguageModel",
     "bundled_models",
 }

@@ -126,6 +126,13 @@ SOLVERS = (
     cwdfm.FirstHitting(),
     cwdfm.TopK(),
     cwdfm.EntropyBound(0.5),
+    cwdfm.KLASS(),
+    cwdfm.Threshold(0.5),
+    cwdfm.PathPlanning(),
+    cwdfm.ThetaRK2(),
+    cwdfm.ThetaTrapezoidal(weight=cwdfm.Neighbor(1, 2.0)),
+    cwdfm.Gibbs(cwdfm.Euler()),
+    cwdfm.Euler(hazard="integrated", corrector=cwdfm.Remask()),
 )
 WEIGHTS = (cwdfm.Neighbor(2, 1.0), cwdfm.Distance(), cwdfm.NeighborShare(), cwdfm.Entropy())
 FLOW = {"model": (flow_model,), "source": (MASK,), "schedule": SCHEDULES}
@@ -162,6 +169,21 @@ def class_calls() -> dict[str, Call]:
         "FirstHitting": fields(weight=weight, **draw),
         "TopK": fields(score=("confidence", "margin", "entropy"), **draw),
         "EntropyBound": fields(gamma=(0, 0.5), error=("entropy", "margin"), **draw),
+        "KLASS": fields(threshold=(0.9,), kl=(0.01,), history=(2,), **draw),
+        "Threshold": fields(threshold=(0.9,), **draw),
+        "PathPlanning": fields(eta=(1.0,), **draw),
+        "ThetaRK2": fields(theta=(0.5,), weight=weight, **draw),
+        "ThetaTrapezoidal": fields(theta=(0.5,), weight=weight, **draw),
+        "Remask": fields(
+            rule=("cap", "rescale", "confidence"), eta=(0.02,), loop=(None, (0.2, 0.7, 0.5))
+        ),
+        "Gibbs": fields(
+            solver=SOLVERS[:1], tokens=(1,), select=("random", "unlikely"), begin=(0.0, 0.5)
+        ),
+        "Learned": fields(coefficients=((0.1, 1.0, 0.5, 0.2),), scale=(1.0,)),
+        "Recommendation": fields(
+            name=("euler",), steps=(4,), grid=("t",), settings=((),), resample=(None,)
+        ),
         "CrossEntropy": fields(coordinates=("all", "masked")),
         "NELBO": fields(coordinates=("masked",), weight=(None, WEIGHTS[0])),
         "Bregman": fields(coordinates=("all", "masked"), weight=(None, WEIGHTS[0])),
@@ -228,6 +250,21 @@ def function_calls() -> dict[str, Call]:
             cwdfm.path_for,
             fields(source=SOURCES, schedule=SCHEDULES, weight=(None, *WEIGHTS[:3])),
             lambda path, arguments: path_sample(path.sample(X, T), arguments),
+        ),
+        "fit_confidence": Call(
+            cwdfm.fit_confidence,
+            FLOW | fields(tokens=(X,), times=(2,), scale=(1.0,), seed=(0,)),
+            lambda weight, arguments: works(cwdfm.Euler(weight), arguments),
+        ),
+        "jump_your_steps": Call(
+            cwdfm.jump_your_steps,
+            FLOW | fields(tokens=(X,), steps=(2,), resolution=(8,), seed=(0,)),
+            finite,
+        ),
+        "recommend": Call(
+            cwdfm.recommend,
+            fields(model=(cwdfm.load("qm9-mask-small"),), evaluations=(4, 32)),
+            anything,
         ),
         "make_solver": Call(cwdfm.make_solver, fields(name=("neighbor", "euler")), works),
         "load": Call(
