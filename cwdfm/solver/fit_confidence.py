@@ -38,6 +38,7 @@ def fit_confidence(
     """
     check_flow_network(model)
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_integer("times", times)
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)

@@ -15,7 +15,7 @@ Shapes: M fine intervals, B sequences, N length.
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.errors import InputError, check_instance, check_integer, check_tokens
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_logits
 from cwdfm.model.protocol import Model
@@ -52,12 +52,13 @@ def jump_your_steps(
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_integer("steps", steps)
     check_integer("resolution", resolution, 2)
+    x_1 = tokens.tokens if isinstance(tokens, Samples) else tokens
+    check_tokens("tokens", x_1, source.vocab_size)
     if steps > resolution:
         raise InputError(
             f"{steps} steps need at least as many times to choose from, got resolution="
             f"{resolution}; set resolution={2 * steps}"
         )
-    x_1 = tokens.tokens if isinstance(tokens, Samples) else tokens
     x_1 = x_1.to(model_device(model) or x_1.device)
     times = time_grid(schedule, resolution, "kappa")
     cost = step_costs(model, MixturePath(source, schedule), x_1, times, seed)
