@@ -86,7 +86,8 @@ def test_counted_by_hand(row: str) -> None:
 
 
 def test_scores_as_text() -> None:
-    assert str(score(["C", "CO", "x"], ["C"])) == "valid 2, unique 2, novel 1 of 3 (1 fold)"
+    text = str(score(["C", "CO", "x"], ["C"]))
+    assert text == "valid 2 (66.7%), unique 2 (66.7%), novel 1 (33.3%) of 3 (1 fold)"
     assert "of 2 (2 folds, 1 samples in no fold)" in str(score(["C"] * 5, None, fold_size=2))
 
 
