@@ -7,7 +7,7 @@ from cwdfm.errors import InputError
 
 def find_device(device: torch.device | str) -> torch.device:
     """Parse a device and check that it is available; "auto" prefers a GPU over the CPU."""
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":  # an array has no truth value
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)

@@ -201,7 +201,7 @@ def reject_options(reason: str, **options: object) -> None:
     given = [
         f"{name}={value if value is True else repr(str(value))}"
         for name, value in options.items()
-        if value not in (None, False)
+        if value is not None and value is not False
     ]
     if given:
         raise InputError(

@@ -10,7 +10,7 @@ from torch import Tensor
 from cwdfm.data.fragments import Fragment, expand_holes, has_ranges
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.errors import InputError, check_instance, check_integer, check_strings
 from cwdfm.language.generate import generate_text
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.results import Generated
@@ -144,7 +144,8 @@ def generate_samples(
     check_integer("n", n)
     check_integer("steps", steps)
     if evaluations is not None:
-        if solver not in (None, "auto") or resample is not None:
+        named = solver is not None and not (isinstance(solver, str) and solver == "auto")
+        if named or resample is not None:
             raise InputError(
                 f"evaluations chooses the solver and its resampling, got solver={solver!r} and "
                 f"resample={resample}; omit them, or omit evaluations"
@@ -320,8 +321,14 @@ def prompt_tokens(
             "prompt and template are mutually exclusive; a template can begin with the prompt"
         )
     if template is not None and not isinstance(template, str):
+        check_strings("template", template, "templates")
         rows = [prompt_tokens(trained, length=length, template=each) for each in template]
         tokens, fixed = zip(*rows, strict=True)
+        if len(sizes := sorted({len(row) for row in tokens})) > 1:
+            raise InputError(
+                f"the templates have {sizes[0]} to {sizes[-1]} tokens, including their holes; all "
+                f"must have the same number"
+            )
         return torch.stack(tokens), torch.stack(fixed)
     for name, text in (("prompt", prompt), ("template", template)):
         if text is not None:

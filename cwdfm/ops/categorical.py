@@ -216,5 +216,5 @@ def check_draw(temperature: float, top_p: float, dtype: torch.dtype) -> None:
             f"top_p must be a number from 1e-6 to 1, got {top_p!r}; 1.0 disables nucleus sampling",
             fields=("top_p",),
         )
-    if dtype not in (torch.float64, torch.float32):
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float64, torch.float32):
         raise InputError(f"dtype must be torch.float64 or torch.float32, got {dtype}")

@@ -44,7 +44,7 @@ JUNK: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-WORK = ("n", "steps", "draws", "max_tries")
+WORK = ("n", "steps", "draws", "max_tries", "resolution", "times")
 USER_FUNCTIONS = ("model", "network", "callback", "progress")
 
 
