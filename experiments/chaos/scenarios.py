@@ -36,7 +36,7 @@ def command(rng: random.Random, folder: Path, name: str) -> str:
     """A command with random options ends with a result or a message."""
     shutil.copy(given("text.txt"), folder)
     words = [name]
-    if words[0] == "demo":  # it runs for minutes if its options are valid
+    if words[0] in ("app", "demo"):  # one serves until it is stopped, the other runs for minutes
         words += ["--no-such"]
     if words[0] == "train" and rng.random() < 0.5:
         words = [*train(0)[:-4], "--seed", "1"]
