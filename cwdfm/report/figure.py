@@ -20,9 +20,11 @@ _SOLVER_COLORS = {
     "#EE7733": {"Entropy": "^"},
     "#004488": {"Neighbor-counted": "h", "Neighbor-share": "H"},
     "#CC3311": {"Entropy-counted": "<", "Entropy-inverse": "v"},
-    "#AA4499": {"Confidence": "P", "Margin": "d", "Low-entropy": ">", "Entropy-bound": "p"},
+    "#AA4499": {"Confidence": "P", "Margin": "d", "Low-entropy": ">", "Entropy-bound": "p"}
+    | {"Threshold": "*", "Klass": "X"},
+    "#117733": {"Path-planning": "D", "Remask": "v", "Gibbs": "P"},
     "#777777": {"Ancestral": "o", "First-hitting": "D", "Left-to-right": ">", "Analytic": "X"}
-    | {"Score-euler": "8", "Auto": "s"},
+    | {"Score-euler": "8", "Auto": "s", "Theta-trapezoidal": "^", "Theta-rk2": "v"},
 }
 _SOLVERS = {name: (c, m) for c, names in _SOLVER_COLORS.items() for name, m in names.items()}
 _TRAININGS = {
@@ -34,7 +36,7 @@ _TRAININGS = {
 }
 # For all other names; markers differ from those of the paper's solvers.
 _OTHERS = [("#0077BB", "v"), ("#EE3377", "P"), ("#AA9900", "D"), ("#66CCEE", "X")]
-_OTHERS += [("#552200", "d"), ("#AA4499", "*"), ("#777777", "p")]
+_OTHERS += [("#552200", "d"), ("#AA4499", "8"), ("#777777", "p")]
 # Line style, marker fill and bar hatch of the variants of one solver or objective.
 _VARIANTS = [("-", "full", ""), ("--", "none", "///"), (":", "left", "..."), ("-.", "top", "xx")]
 _DPI = 110

@@ -76,7 +76,7 @@ FILES: dict[str, bytes | Callable[[Path], object]] = {
     "a.txt": TEXT.encode(),
     "xyz.txt": b"abc xyz " * 99,
     "a.smi": b"CCO\nCC\n",
-    "a.sdf": b"not read",
+    "a.xyz": b"not read",
     "old.npz": b"precious",
     "notes": b"precious",
     "folder.json": Path.mkdir,
@@ -163,8 +163,8 @@ eval %/a.txt --out %/out
     a\.txt .*without tokens.*one SMILES per line
 eval %/a.smi --eval-model @/evaluator --out %/out
     a\.smi contains molecules.*--eval-model
-prepare %/a.sdf --out %/out
-    a\.sdf. has an unknown format.*molecules: \.smi
+prepare %/a.xyz --out %/out
+    a\.xyz. has an unknown format.*molecules: \.smi
 prepare @/chars --out %/out --length 8
     chars is already prepared
 prepare %/a.smi --out %/out
