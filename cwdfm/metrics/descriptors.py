@@ -1,42 +1,21 @@
 """What the distribution metrics need to know of each molecule, computed with RDKit."""
 
-import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cwdfm.data.properties import PROPERTIES, Report, map_molecules, rdkit
 from cwdfm.data.smiles import canonical, parse
-from cwdfm.data.text.encode import GUARD, exit_with_parent
-from cwdfm.errors import RunError, load_extra
 from cwdfm.metrics.filters import passes_filters
 from cwdfm.metrics.tanimoto import pack_bits
 
 BITS = 1024  # of a Morgan fingerprint of radius 2
-_CHUNK = 128  # molecules sent to a worker at a time
-
-T = TypeVar("T")
-Report = Callable[[int], object]  # receives the number of molecules done
-
-
-def _rdkit(module: str) -> Any:
-    return load_extra(f"rdkit.{module}", "molecules")
-
-
-# Properties of an RDKit molecule. SA: synthetic accessibility from 1 (easy) to 10 (Ertl and
-# Schuffenhauer 2009). QED: drug-likeness from 0 to 1 (Bickerton et al. 2012).
-PROPERTIES: dict[str, Callable[[Any], float]] = {
-    "logP": lambda m: float(_rdkit("Chem.Crippen").MolLogP(m)),
-    "SA": lambda m: float(_rdkit("Contrib.SA_Score.sascorer").calculateScore(m)),
-    "QED": lambda m: float(_rdkit("Chem.QED").qed(m)),
-    "weight": lambda m: float(_rdkit("Chem.Descriptors").MolWt(m)),
-}
+SCORED = ("logP", "SA", "QED", "weight")  # the properties whose distributions are compared
 
 
 class Described(NamedTuple):
@@ -46,7 +25,7 @@ class Described(NamedTuple):
     fingerprint: NDArray[np.uint8]  # [BITS]
     fragments: list[str]  # parts between the BRICS bonds
     scaffold: str | None  # of Bemis and Murcko; None with fewer than two rings
-    properties: list[float]  # in the order of PROPERTIES
+    properties: list[float]  # in the order of SCORED
     passes: bool  # the filters
 
 
@@ -95,13 +74,13 @@ class Descriptors:
         work = _describe if filters else _describe_unfiltered
         rows = [row for row in map_molecules(work, texts, workers, progress) if row is not None]
         bits = [row.fingerprint for row in rows]
-        values = np.array([row.properties for row in rows]).reshape(-1, len(PROPERTIES)).T
+        values = np.array([row.properties for row in rows]).reshape(-1, len(SCORED)).T
         return cls(
             [row.smiles for row in rows],
             pack_bits(np.array(bits, np.uint8).reshape(-1, BITS)),
             Bags.of([row.fragments for row in rows]),
             Bags.of([[row.scaffold] if row.scaffold else [] for row in rows]),
-            dict(zip(PROPERTIES, values, strict=True)),
+            dict(zip(SCORED, values, strict=True)),
             np.array([row.passes for row in rows], bool),
         )
 
@@ -123,58 +102,29 @@ def _describe_unfiltered(text: str) -> Described | None:
         _morgan().GetFingerprintAsNumPy(molecule),
         fragments(molecule),
         scaffold(molecule),
-        [of(molecule) for of in PROPERTIES.values()],
+        [PROPERTIES[name](molecule) for name in SCORED],
         passes=True,
     )
 
 
 @cache
 def _morgan() -> Any:
-    return _rdkit("Chem.rdFingerprintGenerator").GetMorganGenerator(radius=2, fpSize=BITS)
+    return rdkit("Chem.rdFingerprintGenerator").GetMorganGenerator(radius=2, fpSize=BITS)
 
 
 def fragments(molecule: Any) -> list[str]:
     """The parts of a molecule between its BRICS bonds (Degen et al. 2008), as SMILES."""
-    chem = _rdkit("Chem")
+    chem = rdkit("Chem")
     return str(chem.MolToSmiles(chem.FragmentOnBRICSBonds(molecule))).split(".")
 
 
 def scaffold(molecule: Any) -> str | None:
     """The rings of a molecule and what links them, as SMILES; None for fewer than two rings."""
-    found = _rdkit("Chem.Scaffolds.MurckoScaffold").GetScaffoldForMol(molecule)
+    found = rdkit("Chem.Scaffolds.MurckoScaffold").GetScaffoldForMol(molecule)
     rings = found.GetRingInfo().NumRings() if found.GetNumAtoms() else 0
-    return str(_rdkit("Chem").MolToSmiles(found)) if rings > 1 else None
+    return str(rdkit("Chem").MolToSmiles(found)) if rings > 1 else None
 
 
 def synthetic_accessibility(text: str) -> float:
     """The SA score of a valid SMILES."""
     return PROPERTIES["SA"](parse(text))
-
-
-def map_molecules(
-    function: Callable[[str], T], texts: Sequence[str], workers: int, progress: Report
-) -> Iterable[T]:
-    """`function` of each text, in order, computed by several processes.
-
-    With more than one worker, a script needs an `if __name__ == "__main__":` guard.
-    """
-    chunks = [texts[i : i + _CHUNK] for i in range(0, len(texts), _CHUNK)]
-    done: list[T] = []
-    if workers == 1 or len(chunks) < 2 * workers:
-        for chunk in chunks:
-            done += map(function, chunk)
-            progress(len(done))
-        return done
-    spawn = multiprocessing.get_context("spawn")  # fork is unsafe with torch's threads
-    with ProcessPoolExecutor(workers, spawn, exit_with_parent) as pool:
-        try:
-            for found in pool.map(_chunk, [function] * len(chunks), chunks):
-                done += found
-                progress(len(done))
-        except BrokenProcessPool as error:
-            raise RunError(f"a worker process died; {GUARD}") from error
-    return done
-
-
-def _chunk(function: Callable[[str], T], texts: Sequence[str]) -> list[T]:
-    return list(map(function, texts))

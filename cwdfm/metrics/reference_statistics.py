@@ -14,17 +14,12 @@ from numpy.typing import NDArray
 from cwdfm.cache import Cache, cache_folder, cached, content_digest
 from cwdfm.data.dataset import damaged
 from cwdfm.data.moses import MOSES, TEST_SETS, published_statistics, read_test_set
+from cwdfm.data.properties import map_molecules
 from cwdfm.data.readers import readable
 from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.files import replacing
 from cwdfm.metrics.chemnet import Moments, activations
-from cwdfm.metrics.descriptors import (
-    PROPERTIES,
-    Bags,
-    Descriptors,
-    map_molecules,
-    synthetic_accessibility,
-)
+from cwdfm.metrics.descriptors import SCORED, Bags, Descriptors, synthetic_accessibility
 from cwdfm.metrics.tanimoto import pack_bits
 from cwdfm.provenance import package_version
 
@@ -73,7 +68,7 @@ class ReferenceStatistics:
         def report(done: int) -> None:
             progress(f"SA of {name}", done, len(smiles))
 
-        values = {key: np.array(found[key]["values"]) for key in PROPERTIES}
+        values = {key: np.array(found[key]["values"]) for key in SCORED}
         values["SA"] = np.array(
             list(map_molecules(synthetic_accessibility, smiles, workers, report))
         )
@@ -104,7 +99,7 @@ class ReferenceStatistics:
                     found["fingerprints"],
                     fragments,
                     scaffolds,
-                    {name: found[f"property_{name}"] for name in PROPERTIES},
+                    {name: found[f"property_{name}"] for name in SCORED},
                 )
         except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError) as error:
             raise damaged(path, str(error)) from error

@@ -16,12 +16,13 @@ import pytest
 
 from cwdfm.cache import Cache
 from cwdfm.data.moses import MOSES, _ArrayUnpickler, published_statistics
+from cwdfm.data.properties import map_molecules
 from cwdfm.data.readers import read_column
 from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.data.smiles import parse
 from cwdfm.errors import InputError
 from cwdfm.metrics.chemnet import Moments
-from cwdfm.metrics.descriptors import Bags, Descriptors, map_molecules
+from cwdfm.metrics.descriptors import Bags, Descriptors
 from cwdfm.metrics.distribution import DistributionScores, distribution_scores
 from cwdfm.metrics.filters import passes_filters
 from cwdfm.metrics.reference_statistics import ReferenceStatistics, reference_statistics
