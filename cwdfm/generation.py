@@ -10,7 +10,7 @@ from torch import Tensor
 from cwdfm.data.fragments import Fragment, expand_holes, has_ranges
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_instance, check_integer, check_strings
+from cwdfm.errors import InputError, check_instance, check_integer, check_strings, describe
 from cwdfm.language.generate import generate_text
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.results import Generated
@@ -321,6 +321,8 @@ def prompt_tokens(
             "prompt and template are mutually exclusive; a template can begin with the prompt"
         )
     if template is not None and not isinstance(template, str):
+        if not isinstance(template, Sequence):
+            raise InputError(f"template must be a string or a list, got {describe(template)}")
         check_strings("template", template, "templates")
         rows = [prompt_tokens(trained, length=length, template=each) for each in template]
         tokens, fixed = zip(*rows, strict=True)

@@ -237,7 +237,7 @@ class PartialSamples:
         """
         with write_errors(self.folder, "finished samples are kept"):
             open_work(self.folder, _BATCH)
-        others = [path for path, found in self._batches() if found is None]
+        others = [path for path, batch in self._batches() if batch["settings"] != self.settings]
         if others and not force:
             raise InputError(
                 f"{self.folder} holds part of a job with different settings; repeat those settings "
@@ -248,8 +248,8 @@ class PartialSamples:
             path.unlink(missing_ok=True)
         return set(self.records())
 
-    def _batches(self) -> Iterator[tuple[Path, dict[str, Any] | None]]:
-        """The saved batches; None for those with different settings. Damaged files are skipped."""
+    def _batches(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """The saved batches, with their settings. Damaged files are skipped."""
         for path in self.folder.glob("*-*.json"):
             with suppress(ValueError):  # truncated, for example by a power failure
                 batch = read_json(path, MAX_INT)
@@ -259,7 +259,7 @@ class PartialSamples:
                 for number, record in batch["samples"].items():
                     check_fields(number, record, text=str, tokens=list, evaluations=int, **more)
                     int(number)
-                yield path, batch["samples"] if batch["settings"] == self.settings else None
+                yield path, batch
 
     def add(self, records: dict[int, dict[str, Any]]) -> None:
         """Save finished samples, by number."""
@@ -269,8 +269,17 @@ class PartialSamples:
 
     def records(self) -> dict[int, dict[str, Any]]:
         """All finished samples, in order."""
-        found = (batch for _, batch in self._batches() if batch is not None)
+        found = (x["samples"] for _, x in self._batches() if x["settings"] == self.settings)
         return dict(sorted((int(i), row) for batch in found for i, row in batch.items()))
+
+    def discard_if_written(self) -> None:
+        """Delete batches that a job had combined into the output file before it was killed."""
+        if self.out.is_file() and self.folder.is_dir():
+            with suppress(InputError), output_file(self.out, force=True):
+                batches = (batch["samples"].values() for _, batch in self._batches())
+                texts = {record["text"] for batch in batches for record in batch}
+                if set(read_samples(self.out).texts) <= texts:
+                    self.discard()
 
     def discard(self) -> None:
         """Delete the finished batches, if they are in a folder that `open` created."""

@@ -14,7 +14,7 @@ from cwdfm.cli.options import (
     model_first,
     parse,
 )
-from cwdfm.cli.streams import standard_input, standard_output
+from cwdfm.cli.streams import STREAM, standard_input, standard_output
 from cwdfm.distributed import output_file, process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file, write_errors, write_json
@@ -68,6 +68,8 @@ def main(arguments: list[str]) -> None:
         return
     with standard_output(options.out, "likelihood.json") as out:
         run(replace(options, out=out), given)
+    if str(options.out) != STREAM:
+        print(f"written: {options.out}")
 
 
 def run(options: Options, given: set[str]) -> None:
@@ -110,7 +112,6 @@ def run(options: Options, given: set[str]) -> None:
         if options.out is not None:
             sources = [data.source for data in datasets]
             write(options.out, options, trained, sources, results)
-            print(f"written: {options.out}")
 
 
 def output(options: Options) -> AbstractContextManager[None]:

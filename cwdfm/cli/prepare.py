@@ -45,7 +45,7 @@ class Options:
     corpus: str  # CORPUS, the first argument: a name, file, folder or glob pattern
     out: Path  # output folder for text, output .npz file for molecules
     tokenizer: str | None = None  # gpt2, bytes, chars, a folder or a hub name; None: the default
-    length: int | None = None  # tokens per sequence; None: the default of the corpus
+    length: int | None = None  # tokens per sequence; None: 1024, or what the longest row needs
     column: str | None = None  # of tables, parquet or JSON lines; None: `smiles` or `text`
     # Tokens of molecules: smiles (default) or selfies. Also reads any .parquet file as molecules.
     representation: Representation | None = None
@@ -177,7 +177,7 @@ def _text(options: Options) -> TokenData:
         return prepare(
             corpus,
             corpus.tokenizer if options.tokenizer is None else options.tokenizer,
-            corpus.length if options.length is None else options.length,
+            options.length,
             options.out,
             workers=options.workers,
             part=options.part,

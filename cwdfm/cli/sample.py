@@ -134,7 +134,9 @@ def main(arguments: list[str]) -> None:
                 if rank() == 0:
                     seconds = time.perf_counter() - start
                     header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
-                    finish(options, partial, header, trained.tokenizer)
+                    written = finish(options, partial, header, trained.tokenizer)
+                    if not streamed:
+                        print(f"written: {written} samples to {options.out}")
                     if options.record:
                         path = write_recording(job)
                         print(f"written: a recording of {job.recorded} samples to {path}")
@@ -351,8 +353,8 @@ def selected(
 
 def finish(
     options: Options, partial: PartialSamples, header: dict[str, Any], tokenizer: Tokenizer
-) -> None:
-    """Combine the saved batches into the output file."""
+) -> int:
+    """Combine the saved batches into the output file; returns the number of samples in it."""
     done = list(partial.records().values())
     if len(done) < options.n:
         raise RunError(
@@ -376,4 +378,4 @@ def finish(
     texts, tokens = [each["text"] for each in done], [each["tokens"] for each in done]
     write_samples(options.out, SampleFile(texts, tokens, header))
     partial.discard()
-    print(f"written: {len(done)} samples to {options.out}")
+    return len(done)

@@ -22,7 +22,7 @@ from cwdfm.method.base import Method
 from cwdfm.ops.random import check_seed
 from cwdfm.postprocess import Refine, Reject, Resample
 from cwdfm.recommend import recommend_for
-from cwdfm.sample_file import POSTPROCESS_OPTIONS, check_format
+from cwdfm.sample_file import POSTPROCESS_OPTIONS, PartialSamples, check_format
 from cwdfm.solver_config import (
     SHARED_OPTIONS,
     SOLVERS,
@@ -161,6 +161,7 @@ def check(options: Options, given: Collection[str] = ()) -> None:
     if options.length is not None:
         check_integer("length", options.length, 3, MAX_LENGTH)
     check_integer("batch_size", options.batch_size, 0)
+    PartialSamples(options.out, {}).discard_if_written()
     check_output_file(options.out, force=options.force)
     if fragment_of(options) is not None and options.record:
         raise InputError("--record does not support fragments; omit one of the two")

@@ -23,7 +23,13 @@ from cwdfm.data.text.corpora import CORPORA, find_corpus
 from cwdfm.data.text.corpus import Corpus
 from cwdfm.data.text.fast_tokenizer import GPT2_SHA256, FastTokenizer, find_tokenizer
 from cwdfm.data.text.files import Unit, is_text
-from cwdfm.data.text.prepared import is_prepared, open_prepared, prepare, text_source
+from cwdfm.data.text.prepared import (
+    default_length,
+    is_prepared,
+    open_prepared,
+    prepare,
+    text_source,
+)
 from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer
@@ -61,8 +67,9 @@ def load(
     `smiles` and no column `text`, or if a representation is given.
 
     length: tokens per sequence. None selects the dataset's default: 32 for QM9 and files of
-        molecules, 64 for MOSES, 1024 for text, 128 for LM1B, 256 for text8. For molecules, `<bos>`
-        and `<eos>` are included, and longer molecules are left out. Text is cut into windows.
+        molecules, 64 for MOSES, 1024 for text, 128 for LM1B, 256 for text8, and for rows of text
+        as many as the longest needs, up to 1024. For molecules, `<bos>` and `<eos>` are included,
+        and longer molecules are left out. Text is cut into windows.
     limit: read only the first rows or documents (of each split, if the dataset has its own). Some
         datasets are sorted, as QM9 is by size, so this is meant for quick trials.
     column: the column of a table or parquet file, or the field of JSON lines. The default is
@@ -254,7 +261,8 @@ def load_text(
     if not isinstance(tokenizer, TextTokenizer | str):
         expected = "a text tokenizer such as 'gpt2', 'bytes', 'chars' or a path"
         raise _wrong_tokenizer(corpus.name, tokenizer, f"text, which requires {expected}")
-    length = corpus.length if length is None else length
+    if length is None:
+        length = default_length(corpus, tokenizer, options["part"], options["limit"])
 
     def make(out: Path) -> TokenData:
         return prepare(corpus, tokenizer, length, out, **how, **options)

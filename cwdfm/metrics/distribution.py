@@ -46,12 +46,10 @@ class DistributionScores:
 
     def to_json(self) -> dict[str, Any]:
         scores = {name: {"value": value, "std": std} for name, (value, std) in self.scores.items()}
-        properties = self.properties if len(self) else {}
-        means = {name: {"mean": x.mean(), "std": x.std()} for name, x in properties.items()}
+        means = {
+            n: {"mean": x.mean(), "std": x.std()} for n, x in self.properties.items() if len(x)
+        }
         return {"scores": scores, "properties": means}
-
-    def __len__(self) -> int:
-        return len(next(iter(self.properties.values())))
 
 
 def distribution_scores(

@@ -100,7 +100,7 @@ class ScoredMolecules(Scored):
             "scores": self.scores.to_json(),
             "noise": {name: self.scores.noise(name) for name in SCORES},
             "histograms": self.histograms,
-            "distribution": self.distribution and self.distribution.to_json(),
+            "distribution": None if self.distribution is None else self.distribution.to_json(),
         }
 
     def estimates(self) -> dict[str, tuple[float, float | None]]:
@@ -204,7 +204,7 @@ def pictures(
             drawn.append(_grid(best, out / f"molecules{suffix}.png", reference))
         if best.histograms and reference:
             drawn.append(_histograms(best, out / f"histograms{suffix}.png", reference))
-            if best.distribution and len(best.distribution):
+            if best.distribution and sum(best.scores.valid.counts):
                 drawn.append(_properties(best, out / f"properties{suffix}.png", reference))
     return tuple(drawn), notes
 

@@ -100,6 +100,24 @@ def test_a_killed_job_resumes(
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_a_job_killed_after_its_last_write_leaves_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[list[int]]
+) -> None:
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "a.jsonl"
+    with monkeypatch.context() as context:
+        context.setattr(sample_cli.PartialSamples, "discard", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sample_main([MODEL, "--out", str(out), *FLAGS])
+    assert (tmp_path / "a.jsonl.parts").is_dir()
+    with pytest.raises(cwdfm.InputError, match="already exists"):
+        sample_main([MODEL, "--out", str(out), *FLAGS])
+    assert list(tmp_path.iterdir()) == [out]
+    assert read_samples(out).tokens == expected
+
+
 def test_an_interrupted_job_without_samples_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

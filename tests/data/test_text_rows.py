@@ -86,6 +86,19 @@ def test_fasta_has_rows_of_characters_by_default(tmp_path: Path) -> None:
     check(load(tmp_path / "a.fa", length=LENGTH), "chars")
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
+def test_default_length_has_room_for_the_longest_row(tmp_path: Path, tokenizer: str) -> None:
+    file = tmp_path / "a.fa"
+    for longest, length in ((15, 16), (16, 24), (1016, 1024), (1030, 1024)):
+        file.write_text(fasta(["MKV", "M" * longest, "VK"]))
+        data = load(file, tokenizer=tokenizer, cache=False)
+        assert data.length == length
+        assert data.report["kept"] == (2 if longest >= length else 3)
+    out = tmp_path / "out"
+    prepare_command.main([str(file), "--out", str(out), "--workers", "1"])
+    assert load(out).length == 1024
+
+
 def test_row_tokenizer() -> None:
     inner = CharacterTokenizer.build(["ACGT"])
     tokenizer = RowTokenizer(inner)

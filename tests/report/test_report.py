@@ -157,6 +157,12 @@ def test_the_distribution_is_reported(
     assert re.search(r"^\| novelty \| 0\.50 ", (out / "table.md").read_text(), re.MULTILINE)
     assert (out / "properties.png").stat().st_size > 10_000
     assert re.search(r">IntDiv</t[dh]>", (out / "report.html").read_text())
+    (tmp_path / "invalid.smi").write_text("C1\nC(\n")
+    run(tmp_path / "invalid.smi", "--out", tmp_path / "no", "--data", data, "--distribution")
+    (found,) = scores_of(tmp_path / "no")["sets"]
+    assert found["distribution"] == {"scores": {"valid": {"value": 0.0, "std": 0.0}}} | {
+        "properties": {}
+    }
 
 
 def test_scores_equal_the_metric(tmp_path: Path, data: str) -> None:

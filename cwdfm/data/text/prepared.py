@@ -29,7 +29,7 @@ from cwdfm.data.dataset import (
 )
 from cwdfm.data.readers import readable, sha256
 from cwdfm.data.text.corpus import Corpus, Interrupted
-from cwdfm.data.text.encode import check_main_guard
+from cwdfm.data.text.encode import check_main_guard, grouped
 from cwdfm.data.text.fast_tokenizer import find_tokenizer
 from cwdfm.data.text.pack import PROGRESS, VALID_STREAM, Packing
 from cwdfm.data.text.row_tokenizer import RowTokenizer
@@ -61,10 +61,27 @@ _WORK = r"(train|valid)\.bin|valid\.stream|(progress|meta)\.json"  # files of a 
 _VERIFY_UP_TO = 1 << 30  # bytes whose checksum is verified when a folder is opened
 
 
+def default_length(
+    corpus: Corpus, tokenizer: TextTokenizer | str, part: str | None, limit: int | None
+) -> int:
+    """Tokens per sequence: `corpus.length`, or if sequences are rows, no more than these need.
+
+    A row needs an end-of-text token too. Multiples of 8 are fast on a GPU.
+    """
+    if not corpus.rows:
+        return corpus.length
+    longest = 0
+    for batch in grouped(((None, text) for text in corpus.texts(part, limit)), 1 << 20):
+        texts = [text for _, text in batch]
+        rows = texts if isinstance(tokenizer, str) else tokenizer.encode_batch(texts)
+        longest = max(longest, *map(len, rows))
+    return min(corpus.length, 8 * (longest // 8 + 1))
+
+
 def prepare(
     corpus: Corpus,
     tokenizer: TextTokenizer | str,
-    length: int,
+    length: int | None,
     out: str | Path,
     *,
     workers: int = 1,
@@ -85,6 +102,7 @@ def prepare(
     if isinstance(tokenizer, str) and tokenizer != "chars":
         tokenizer = find_tokenizer(tokenizer)
     tokenizer = _for_rows(corpus, tokenizer)
+    length = default_length(corpus, tokenizer, part, limit) if length is None else length
     source = text_source(corpus, tokenizer, length, part=part, limit=limit, seed=seed)
     try:
         if (done := _finished(out, source)) is not None:
