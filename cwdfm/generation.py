@@ -197,6 +197,7 @@ def generate_with_fragment(
     seed: int = 0,
     index: Tensor | None = None,
     length: int | None = None,
+    record: int = 0,
     progress: Progress | None = None,
     **options: Any,
 ) -> Samples:
@@ -207,7 +208,7 @@ def generate_with_fragment(
     all tries. For the options see `generate_samples`; `progress` counts the first try.
     """
     check_instance("fragment", fragment, Fragment, "Scaffold('c1ccncc1')")
-    if given := [name for name in ("prompt", "template", "record") if options.pop(name, None)]:
+    if given := [name for name in ("prompt", "template") if options.pop(name, None)]:
         raise InputError(
             f"{' and '.join(given)} cannot be combined with a fragment, which has templates of its "
             f"own; omit one of them",
@@ -219,7 +220,7 @@ def generate_with_fragment(
     banned = {i for ring in rings for i in words.encode(ring)}
     numbers = torch.arange(n) if index is None else index.cpu()
 
-    def attempt(pending: Tensor, tries: int) -> Samples:
+    def attempt(pending: Tensor, tries: int, record: int) -> Samples:
         row = (words, length or trained.length, seed)
         return generate_samples(
             trained,
@@ -230,18 +231,21 @@ def generate_with_fragment(
             length=length,
             template=[fragment.template(*row, i, tries) for i in numbers[pending].tolist()],
             banned=banned,
+            record=record,
             progress=None if tries else progress,
             **options,
         )
 
     pending = torch.arange(n)
-    best = attempt(pending, 0)
+    best = attempt(pending, 0, record)
+    recorded = 0 if best.recording is None else len(best.recording.start)
     for tries in range(1, FRAGMENT_TRIES):
         texts = best.texts
         pending = torch.tensor([i for i in range(n) if not fragment.accepts(texts[i])])
         if len(pending) == 0:
             break
-        best = _replaced(best, attempt(pending, tries), pending)
+        again = attempt(pending, tries, int((pending < recorded).sum()))
+        best = _replaced(best, again, pending)
     return best
 
 
@@ -251,9 +255,14 @@ def _replaced(old: Samples, new: Samples, index_A: Tensor) -> Samples:
     names = ("tokens", "updates", "loops", "plausibility", "fixed")
     pairs = {name: (getattr(old, name), getattr(new, name)) for name in names}
     merged = {n: a.index_copy(0, index_A, b) for n, (a, b) in pairs.items() if a is not None}
+    recording = old.recording
+    if recording is not None and new.recording is not None:
+        rows = index_A[: len(new.recording.start)].tolist()
+        recording = recording.replaced(rows, new.recording)
     return replace(
         old,
         **merged,
+        recording=recording,
         evaluations=old.evaluations.index_add(0, index_A, new.evaluations),
         logit_evaluations=old.logit_evaluations + new.logit_evaluations,
     )

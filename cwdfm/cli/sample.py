@@ -29,7 +29,7 @@ from cwdfm.data.smiles import SmilesTokenizer, canonical
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
-from cwdfm.generation import auto_batch_size, generate_samples, prompt_tokens
+from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
@@ -65,7 +65,7 @@ class Job:
         return total * (chosen["reject"].max_tries if "reject" in chosen else 1)
 
     def request(self, index: list[int]) -> dict[str, Any]:
-        """The arguments of `generate_samples` for the samples with the given numbers."""
+        """The arguments of `generate` for the samples with the given numbers."""
         names = ("steps", "seed", "grid", "length", "prompt", "template")
         return {
             "trained": self.trained,
@@ -298,7 +298,7 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
             index = list(todo[first : first + size])
             try:
                 with job.autocast():
-                    samples = generate_samples(**job.request(index), progress=progress.advance)
+                    samples = generate(**job.request(index), progress=progress.advance)
             except torch.OutOfMemoryError as error:
                 if size == 1:
                     raise InputError(f"one sequence does not fit in memory: {error}") from error
@@ -314,7 +314,7 @@ def write_recording(job: Job) -> Path:
     """Record the first samples. They are generated again, which gives the same samples."""
     with job.autocast():
         request = job.request(list(range(job.recorded)))
-        recording = generate_samples(**request, record=job.recorded).recording
+        recording = generate(**request, record=job.recorded).recording
     assert recording is not None
     path = recording_file(job.options.out)
     job.named(recording).save(path)

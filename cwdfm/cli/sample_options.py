@@ -163,8 +163,7 @@ def check(options: Options, given: Collection[str] = ()) -> None:
     check_integer("batch_size", options.batch_size, 0)
     PartialSamples(options.out, {}).discard_if_written()
     check_output_file(options.out, force=options.force)
-    if fragment_of(options) is not None and options.record:
-        raise InputError("--record does not support fragments; omit one of the two")
+    fragment_of(options)  # at most one
     if options.record:
         check_output_file(recording_file(options.out), force=options.force)
         if options.reject_below:

@@ -8,32 +8,25 @@ Shapes: S steps, R recorded sequences, N sequence length, M moves, K alternative
 """
 
 import json
-import math
 import zipfile
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import check_fields, check_regular, replacing
-from cwdfm.model.positions import Positions
-from cwdfm.model.predict import predict_logits
-from cwdfm.model.protocol import Model
-from cwdfm.solver.base import Info, State
-from cwdfm.source import Source
 
 FORMAT = 1
 ALTERNATIVES = 5  # most likely tokens stored with each move
 MAX_SEQUENCES = 64
 MAX_BYTES = 2**30  # of the arrays of one recording
 # Weights are stored as 128 + 32 log2(alpha), which covers [1/16, 15]; 0 means none.
-_ALPHA_ONE, _ALPHA_SCALE = 128, 32
+ALPHA_ONE, ALPHA_SCALE = 128, 32
 # What zipfile, zlib, numpy and json raise for damaged files; encrypted ones are a RuntimeError.
 _DAMAGE = (
     ValueError,
@@ -81,7 +74,20 @@ class Recording:
     def alphas(self) -> NDArray[np.float64]:
         """The weights alpha [S, R, N], within a factor of 2^(1/64); NaN where there is none."""
         level = self.alpha.astype(np.float64)
-        return np.where(level > 0, 2 ** ((level - _ALPHA_ONE) / _ALPHA_SCALE), np.nan)
+        return np.where(level > 0, 2 ** ((level - ALPHA_ONE) / ALPHA_SCALE), np.nan)
+
+    def replaced(self, rows: Sequence[int], other: "Recording") -> "Recording":
+        """With the sequences of another recording, of equal steps and length, at these rows."""
+        keep = ~np.isin(self.move_sequence, rows)
+        own = {name: getattr(self, name)[keep] for name in _ARRAYS if name.startswith("move_")}
+        new = {name: getattr(other, name) for name in own}
+        new["move_sequence"] = np.asarray(rows, np.int32)[other.move_sequence]
+        order = np.argsort(np.concatenate([own["move_step"], new["move_step"]]), kind="stable")
+        arrays: dict[str, Any] = {n: np.concatenate([own[n], new[n]])[order] for n in own}
+        for name in ("start", "fixed", "entropy", "alpha"):
+            arrays[name] = getattr(self, name).copy()
+            arrays[name][..., rows, :] = getattr(other, name)
+        return replace(self, **arrays)
 
     def save(self, path: str | Path) -> None:
         """Write the recording as a compressed .npz file, atomically."""
@@ -208,91 +214,3 @@ def check_record(record: int, shape: tuple[int, int], steps: int) -> int:
             fields=("record",),
         )
     return count
-
-
-class Recorder:
-    """A callback of `sample` that records the first `limit` sequences of a batch.
-
-    The model is evaluated once more per step, on these sequences only, for the entropies and
-    alternatives. The samples do not change.
-    """
-
-    def __init__(self, model: Model, source: Source, state: State, limit: int) -> None:
-        self._model, self._source = model, source
-        self._first = self._current = state
-        self._rows = slice(0, min(limit, len(state.index)))
-        self._times: list[float] = []
-        self._moves: list[dict[str, NDArray[Any]]] = []
-        self._entropy: list[NDArray[np.uint8]] = []
-        self._alpha: list[NDArray[np.uint8]] = []
-
-    @torch.no_grad()
-    def __call__(self, state: State, info: Info) -> None:
-        """Record the step from the last state to this one."""
-        part, before, self._current = self._rows, self._current, state
-        self._times += [info.t_next] if self._times else [info.t, info.t_next]
-        x_RN, moved_RN = before.tokens[part], (state.tokens != before.tokens)[part]
-        movable_RN = self._source.movable(x_RN, before.fixed[part])
-        entropy_RN, top_RNK, probability_RNK = self._predictions(
-            x_RN, movable_RN | moved_RN, info.t
-        )
-        scaled_RN = 255 * entropy_RN / math.log(max(2, self._source.vocab_size))
-        self._entropy.append(_bytes(scaled_RN))
-        alpha_RN = torch.zeros_like(entropy_RN) if info.alpha is None else info.alpha[part]
-        level_RN = (_ALPHA_ONE + _ALPHA_SCALE * alpha_RN.log2()).clamp(1, 255)
-        self._alpha.append(_bytes(torch.where(alpha_RN > 0, level_RN, 0.0)))
-        sequence_M, position_M = moved_RN.nonzero(as_tuple=True)
-        self._moves.append(
-            {
-                "move_step": np.full(len(sequence_M), len(self._times) - 2, np.int32),
-                "move_sequence": _int32(sequence_M),
-                "move_position": _int32(position_M),
-                "move_token": _int32(state.tokens[part][moved_RN]),
-                "move_alternatives": _int32(top_RNK[moved_RN]),
-                "move_probabilities": probability_RNK[moved_RN].half().cpu().numpy(),
-            }
-        )
-
-    def _predictions(
-        self, x_RN: Tensor, where_RN: Tensor, t: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Entropies [R, N], and the most likely tokens and their probabilities [R, N, K]."""
-        rows, K = Positions.of(where_RN), min(ALTERNATIVES, self._source.vocab_size)
-        entropy_RN = torch.zeros(x_RN.shape, dtype=torch.float32, device=x_RN.device)
-        top_RNK = torch.zeros(*x_RN.shape, K, dtype=torch.int64, device=x_RN.device)
-        probability_RNK = torch.zeros(*x_RN.shape, K, device=x_RN.device)
-        if not len(rows):
-            return entropy_RN, top_RNK, probability_RNK
-        t_R = torch.full((len(x_RN),), t, dtype=torch.float32, device=x_RN.device)
-        for k, logits_kV in predict_logits(self._model, self._source, x_RN, t_R, rows):
-            log_p_kV = logits_kV.float().log_softmax(-1)
-            p_kV = log_p_kV.exp()
-            at = rows.flat[k]
-            entropy_RN.view(-1)[at] = -torch.where(p_kV > 0, p_kV * log_p_kV, 0.0).sum(-1)
-            probability_RNK.view(-1, K)[at], top_RNK.view(-1, K)[at] = p_kV.topk(K, dim=-1)
-        return entropy_RN, top_RNK, probability_RNK
-
-    def finish(self) -> Recording:
-        """The recording of all steps so far."""
-        moves: dict[str, Any] = {
-            name: np.concatenate([each[name] for each in self._moves]) for name in self._moves[0]
-        }
-        source = self._source
-        return Recording(
-            start=_int32(self._first.tokens[self._rows]),
-            fixed=self._first.fixed[self._rows].cpu().numpy(),
-            times=np.array(self._times),
-            **moves,
-            entropy=np.stack(self._entropy),
-            alpha=np.stack(self._alpha),
-            vocab_size=source.vocab_size,
-            mask_id=source.vocab_size if source.marks_noise else -1,
-        )
-
-
-def _int32(x: Tensor) -> NDArray[np.int32]:
-    return x.to(torch.int32).cpu().numpy()
-
-
-def _bytes(x: Tensor) -> NDArray[np.uint8]:
-    return x.round().clamp(0, 255).to(torch.uint8).cpu().numpy()

@@ -24,7 +24,8 @@ from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule, Spacing, time_grid
 from cwdfm.solver.base import Info, Reveals, Solver, State, broadcast_prompt
 from cwdfm.solver.precomputed import Plan, run_plan
-from cwdfm.solver.recording import Recorder, Recording, check_record
+from cwdfm.solver.recorder import FlowRecorder
+from cwdfm.solver.recording import Recording, check_record
 from cwdfm.source import Source
 
 Callback = Callable[[State, Info], object]
@@ -179,7 +180,7 @@ def sample(
         for state in initial_states():
             if not parts:
                 check_split(model, state.tokens, times[0])
-            recorder = Recorder(model, source, state, record) if record and not parts else None
+            recorder = FlowRecorder(model, source, state, record) if record and not parts else None
             callbacks = [each for each in (recorder, callback) if each is not None]
             reveals = (
                 None if callbacks else solver.precompute_reveals(source, schedule, state, times)

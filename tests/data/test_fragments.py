@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import cwdfm
+from cwdfm.cli import sample
 from cwdfm.data.fragments import Fragment, Linker, Scaffold, expand_holes, grow
 from cwdfm.data.moses import TOKENS
 from cwdfm.data.smiles import SelfiesTokenizer, SmilesTokenizer, canonical
 from cwdfm.errors import InputError
+from cwdfm.solver.recording import Recording
 from tests.support.command import rejected
 
 chem = pytest.importorskip("rdkit.Chem", reason="needs the extra 'molecules'")
@@ -126,6 +128,39 @@ def test_samples_contain_the_scaffold() -> None:
         cwdfm.generate(trained, fragment=fragment, template="C*")
 
 
+def test_a_recording_shows_the_accepted_tries_with_the_fragment_given() -> None:
+    trained = cwdfm.load("qm9-mask-small")
+    fragment = Linker("C1CC1", "CO")
+    options: dict[str, Any] = {"n": 5, "steps": 4, "seed": 1, "fragment": fragment}
+    out = cwdfm.generate(trained, **options, record=3)
+    recording = out.recording
+    assert recording is not None
+    first = cwdfm.generate(trained, template="C[3]", n=1, steps=4).evaluations
+    assert int(out.evaluations[:3].max()) > int(first.max())  # some were drawn again
+    assert np.array_equal(recording.tokens, out.tokens[:3].numpy())
+    for row, fixed in enumerate(recording.fixed):
+        moved = recording.move_position[recording.move_sequence == row]
+        assert sorted(moved.tolist()) == np.flatnonzero(~fixed).tolist()
+        assert np.array_equal(recording.start[row][fixed], recording.tokens[row][fixed])
+    assert np.all(np.diff(recording.move_step) >= 0)
+    assert cwdfm.generate(trained, **options).texts == out.texts
+
+
+def test_the_command_samples_fragments(tmp_path: Path) -> None:
+    for words, fragment in (
+        (("--scaffold", "C1CC1"), Scaffold("C1CC1")),
+        (("--grow", "c1ccccc1*"), grow("c1ccccc1*")),
+        (("--linker", "C1CC1", "CO"), Linker("C1CC1", "CO")),
+    ):
+        out = tmp_path / f"{words[0][2:]}.smi"
+        command = ["qm9-mask-small", "--n", "3", "--steps", "6", "--out", str(out), "--record"]
+        sample.main([*command, *words])
+        assert all(map(fragment.accepts, out.read_text().split()))
+        recording = Recording.load(out.with_suffix(".recording.npz"))
+        decode = cwdfm.load("qm9-mask-small").tokenizer.decode
+        assert [decode(row) for row in recording.tokens.tolist()] == out.read_text().split()
+
+
 def test_command_line_errors(tmp_path: Path) -> None:
     sample = ("sample", "qm9-mask-small", "--n", 2, "--steps", 2, "--out", tmp_path / "a.smi")
     for words, message in (
@@ -139,7 +174,6 @@ def test_command_line_errors(tmp_path: Path) -> None:
         (("--scaffold", "CCP"), "does not know P"),
         (("--scaffold", "CC", "--template", "C*"), "--scaffold and --template cannot be combined"),
         (("--grow", "*C*"), "has 2 marks"),
-        (("--scaffold", "CC", "--record"), "--record does not support"),
         (("--template", "C*{1,90}"), "room for"),
     ):
         assert message in rejected(*sample, *words)
