@@ -49,6 +49,9 @@ class Options:
     column: str | None = None  # of tables, parquet or JSON lines; None: `smiles` or `text`
     # Tokens of molecules: smiles (default) or selfies. Also reads any .parquet file as molecules.
     representation: Representation | None = None
+    # Columns to keep for training with conditions: of a table, or properties of molecules that are
+    # computed (logp, qed, sa, tpsa, rings, weight).
+    condition: tuple[str, ...] = ()
     # What happens to salts, mixtures, charges, isotopes and stereochemistry of molecules.
     standardize: Standardize = field(default_factory=Standardize)
     randomized: int | None = None  # randomized SMILES per molecule; None: canonical SMILES
@@ -60,7 +63,7 @@ class Options:
     folder: Path | None = None  # folder with the files of a corpus by name
     streaming: bool = False  # stream from the hub instead of downloading first
     limit: int | None = None  # maximum number of documents or molecules; None: all
-    workers: int = cores()  # tokenizing processes
+    workers: int = cores()  # processes that tokenize, or compute properties of molecules
     force: bool = False  # overwrite an existing .npz file
 
 
@@ -128,6 +131,8 @@ def _write_molecules(options: Options) -> TokenData:
             column=column,
             representation=options.representation,
             standardize=options.standardize,
+            condition=options.condition,
+            workers=options.workers,
             progress=tick,
         )
     if existing is not None:
@@ -153,7 +158,8 @@ def _text(options: Options) -> TokenData:
     molecules_only = ("representation", "randomized", "seed", "force")
     reason = f"for molecules, but {options.corpus} is read as text"
     _reject(options, molecules_only, reason)
-    reject_options(reason, **options.standardize.to_json())
+    condition = " ".join(options.condition) or None
+    reject_options(reason, **options.standardize.to_json(), condition=condition)
     if is_prepared(Path(options.corpus)):
         raise InputError(
             f"{options.corpus} is already prepared, with its tokenizer and length; pass it to "

@@ -178,6 +178,7 @@ def make_run(options: Options, init: Pretrained | None, device: torch.device) ->
         tokenizer=tokenizer,
         documents=data.documents,
         representation=None if data.representation == "smiles" else data.representation,
+        condition=data.condition,
     )
     if not rank():
         barrier()

@@ -5,7 +5,7 @@ import json
 import os
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -53,6 +53,8 @@ class TokenData:
     report: dict[str, int]
     examples: dict[str, list[str]]
     source: dict[str, Any]  # everything the data depend on: package or file, sha256, seed, ...
+    # Values [n + m] of the training sequences, then of the held-out ones: float64 or strings.
+    columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = self.tokenizer.vocab_size
@@ -71,6 +73,14 @@ class TokenData:
         if not len(self.train) and not len(self.valid):
             raise InputError("train and valid are empty; give at least one sequence")
         train, valid = len(self.train), len(self.valid)
+        for name, values in self.columns.items():
+            if values.shape != (train + valid,) or values.dtype.kind not in "fU":
+                raise InputError(
+                    f"column {name!r} must hold a number or a string for each of the "
+                    f"{train + valid} sequences, got {values.dtype} of shape {values.shape}"
+                )
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise InputError(f"column {name!r} contains NaN or infinite values")
         counts = {"read": train + valid, "kept": train + valid, "train": train, "valid": valid}
         missing = {name: count for name, count in counts.items() if name not in self.report}
         object.__setattr__(self, "report", self.report | missing)
@@ -106,10 +116,15 @@ class TokenData:
     @cached_property  # hashing large data takes minutes
     def fingerprint(self) -> str:
         """A SHA-256 of the sequences and the tokenizer, equal on all machines."""
-        return _checksum({"tokenizer": self.tokenizer.identity}, self._arrays())
+        columns = {"columns": list(self.columns)} if self.columns else {}
+        return _checksum({"tokenizer": self.tokenizer.identity, **columns}, self._members())
 
     def _arrays(self) -> dict[Split, Tokens]:
         return {"train": self.train, "valid": self.valid}
+
+    def _members(self) -> dict[str, NDArray[Any]]:
+        columns = {f"column_{i}": values for i, values in enumerate(self.columns.values())}
+        return {"train": self.train, "valid": self.valid, **columns}
 
     def save(self, path: str | Path) -> None:
         """Write a `.npz` file atomically. Loading it requires neither RDKit nor other packages."""
@@ -120,11 +135,13 @@ class TokenData:
             )
         metadata = {"magic": _MAGIC, "format": FORMAT, "tokenizer": self.tokenizer.to_json()}
         metadata |= {name: getattr(self, name) for name in _METADATA}
-        metadata["sha256"] = _checksum(metadata, self._arrays())
+        if self.columns:
+            metadata["columns"] = list(self.columns)
+        metadata["sha256"] = _checksum(metadata, self._members())
         try:
             with replacing(path) as part, part.open("xb") as file:
                 stored = np.array(json.dumps(metadata))
-                np.savez_compressed(file, train=self.train, valid=self.valid, metadata=stored)
+                np.savez_compressed(file, **self._members(), metadata=stored)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -143,7 +160,9 @@ class TokenData:
         check_metadata(path, metadata, examples=dict)
         tokenizer = tokenizer_from_json(metadata.get("tokenizer"))
         other = {name: metadata[name] for name in _METADATA}
-        return cls(train=arrays["train"], valid=arrays["valid"], tokenizer=tokenizer, **other)
+        columns = zip(metadata.get("columns", []), list(arrays.values())[2:], strict=True)
+        train, valid = arrays["train"], arrays["valid"]
+        return cls(train=train, valid=valid, tokenizer=tokenizer, columns=dict(columns), **other)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -153,7 +172,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
 
 
-def _checksum(metadata: dict[str, Any], arrays: dict[Split, Tokens]) -> str:
+def _checksum(metadata: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name, x in arrays.items():
         little = x.dtype.newbyteorder("<")
@@ -163,7 +182,7 @@ def _checksum(metadata: dict[str, Any], arrays: dict[Split, Tokens]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[Split, Tokens]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Metadata and arrays of a `.npz` file."""
     try:
         with readable(path):
@@ -177,7 +196,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[Split, Tokens]]:
                     raise _foreign(path)
                 metadata = json.loads(str(members["metadata"]))
                 check_format(path, metadata, _MAGIC)
-                return metadata, {name: members[name] for name in SPLITS}
+                columns = metadata.get("columns", [])
+                if not isinstance(columns, list) or not all(isinstance(c, str) for c in columns):
+                    raise damaged(path, "its columns are not a list of names")
+                names = (*SPLITS, *(f"column_{i}" for i in range(len(columns))))
+                return metadata, {name: members[name] for name in names}
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError) as error:

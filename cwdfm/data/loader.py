@@ -4,13 +4,14 @@ The prepared data are cached, so each dataset is canonicalized or tokenized only
 """
 
 import glob
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from cwdfm.cache import Cache, cache_folder, cached
+from cwdfm.data.columns import with_columns
 from cwdfm.data.dataset import FORMAT, SEED, CacheMode, TokenData
 from cwdfm.data.molecule_files import PARQUET, has_molecules
 from cwdfm.data.molecules import Molecules, SmilesFile
@@ -50,6 +51,7 @@ def load(
     tokenizer: Tokenizer | str | None = None,
     representation: Representation | None = None,
     standardize: Standardize | None = None,
+    condition: Sequence[str] = (),
     part: str | None = None,
     documents: Unit | None = None,
     folder: str | Path | None = None,
@@ -82,6 +84,9 @@ def load(
     representation: for molecules, what the tokens are: of SMILES (default) or SELFIES.
     standardize: for molecules, what happens to salts, mixtures, charges, isotopes and
         stereochemistry. By default everything is kept.
+    condition: for molecules, the columns to keep for training with conditions: of a table, or
+        properties to compute (logp, sa, qed, weight, tpsa, rings). A column of the table comes
+        first. It holds numbers, or else categories.
     cache: whether to cache the prepared data in `$CWDFM_CACHE` or `~/.cache/cwdfm`. "read" uses
         existing entries but does not write new ones.
     progress: called now and then with the number of rows or documents read.
@@ -97,8 +102,8 @@ def load(
     folder: the folder with the corpus's files. The default is `$CWDFM_DATA/NAME` if it exists, else
         the Hugging Face hub.
     streaming: stream the corpus from the hub instead of downloading it first.
-    workers: number of tokenizing processes. With more than one, a script needs an
-        `if __name__ == "__main__":` guard.
+    workers: number of processes that tokenize, or compute properties of molecules. With more than
+        one, a script needs an `if __name__ == "__main__":` guard.
 
     Options that contradict prepared data raise an InputError.
     """
@@ -125,11 +130,21 @@ def load(
             requested = {**cut, "seed": seed, "column": column}
             requested["standardize"] = standardize and standardize.to_json()
             data = check_prepared(TokenData.load(path), path, tokenizer, requested)
-            return check_representation(data, path, representation)
+            data = check_representation(data, path, representation)
+            return with_columns(data, condition, workers=workers, progress=progress)
         dataset = find_molecules(name, column)
         return load_molecules(
-            dataset, tokenizer, cache, progress, seed=split_seed, **cut, **of_molecules
+            dataset,
+            tokenizer,
+            cache,
+            progress,
+            seed=split_seed,
+            condition=condition,
+            workers=workers,
+            **cut,
+            **of_molecules,
         )
+    of_molecules["condition"] = " ".join(condition) or None
     reject_options(f"for molecules, but {name!r} is read as text", **of_molecules)
     if is_prepared(path):
         reason = f"for raw text, but {path} is already prepared"
@@ -209,6 +224,8 @@ def load_molecules(
     seed: int,
     representation: Representation | None = None,
     standardize: Standardize | None = None,
+    condition: Sequence[str] = (),
+    workers: int = 1,
 ) -> TokenData:
     """Prepare a molecule dataset, or read it from the cache."""
     length = dataset.length if length is None else length
@@ -228,8 +245,9 @@ def load_molecules(
             fields=("representation",),
         )
     cut: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
-    cut |= {"representation": kind, "standardize": standardize or KEEP}
-    make = partial(dataset.prepare, **cut, tokenizer=tokenizer, progress=progress)
+    cut |= {"representation": kind, "standardize": standardize or KEEP, "condition": condition}
+    how: dict[str, Any] = {"tokenizer": tokenizer, "workers": workers, "progress": progress}
+    make = partial(dataset.prepare, **cut, **how)
     if not cache:
         return make()
     own = dataset.tokens if kind is SmilesTokenizer else None

@@ -7,7 +7,16 @@ and stereochemistry, without explicit hydrogen atoms.
 from collections.abc import Iterator
 from pathlib import Path
 
-from cwdfm.data.readers import file_type, is_table, lines, missing_column, opened, read_column
+from cwdfm.data.readers import (
+    file_type,
+    find_column,
+    is_table,
+    lines,
+    missing_column,
+    opened,
+    read_column,
+    table_columns,
+)
 from cwdfm.data.text.files import parquet_columns, read_parquet
 from cwdfm.errors import InputError, load_extra, reject_options
 
@@ -66,10 +75,23 @@ def _read_structures(path: Path) -> Iterator[str]:
 def _column(path: Path, column: str | None) -> str:
     """The column of a parquet file, ignoring case."""
     names, wanted = parquet_columns(path), column or "smiles"
-    same = [name for name in names if name.lower() == wanted.lower()]
-    if wanted not in names and len(same) != 1:
+    if (found := find_column(names, wanted)) is None:
         raise missing_column(path, wanted, names)
-    return wanted if wanted in names else same[0]
+    return found
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns of a table; none for other files."""
+    if file_type(path) == PARQUET:
+        return parquet_columns(path)
+    return table_columns(path) if is_table(path) else []
+
+
+def read_values(path: Path, column: str) -> Iterator[str]:
+    """The values of a column of a table, in the order of `read_molecules`."""
+    if file_type(path) == PARQUET:
+        return read_parquet(path, column, texts=False)
+    return (value for _, value in read_column(path, column))
 
 
 def has_molecules(path: Path) -> bool:

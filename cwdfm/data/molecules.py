@@ -7,19 +7,25 @@ package, and `SmilesFile` reads a user's file.
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from itertools import chain, groupby, islice, starmap
+from itertools import chain, groupby, islice, repeat, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwdfm.data.columns import check_names, parse_column, with_columns
 from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
-from cwdfm.data.molecule_files import check_molecule_file, read_molecules
-from cwdfm.data.readers import read_column, sha256
+from cwdfm.data.molecule_files import (
+    check_molecule_file,
+    column_names,
+    read_molecules,
+    read_values,
+)
+from cwdfm.data.readers import find_column, read_column, sha256, table_columns
 from cwdfm.data.smiles import MAX_CHARACTERS, MoleculeTokenizer, SmilesTokenizer, canonical
 from cwdfm.data.standardize import KEEP, MIXTURE, Standardize
 from cwdfm.errors import InputError, NotInstalled
@@ -54,6 +60,14 @@ class Molecules(ABC):
     def rows(self, limit: int | None) -> Iterator[Row]:
         """The rows in file order; at most `limit`, or `limit` per split if rows have one."""
 
+    def column_names(self) -> list[str]:
+        """The columns of the dataset beside the molecules, such as measured properties."""
+        return []
+
+    def values(self, column: str, limit: int | None) -> Iterator[str]:
+        """The values of one of these columns, in the order of `rows`."""
+        raise NotImplementedError(column)
+
     @abstractmethod
     def origin(self) -> dict[str, Any]:
         """What identifies the raw data: package and version or file name, and SHA-256."""
@@ -66,6 +80,7 @@ class Molecules(ABC):
         seed: int,
         representation: type[MoleculeTokenizer] = SmilesTokenizer,
         standardize: Standardize = KEEP,
+        condition: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Everything the prepared data depend on; part of the cache key."""
         options: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
@@ -73,6 +88,8 @@ class Molecules(ABC):
             options["representation"] = representation.kind
         if rules := standardize.to_json():
             options["standardize"] = rules
+        if condition:
+            options["condition"] = list(condition)
         versions = {"rdkit": package_version("rdkit"), "preparation": PREPARATION}
         return {**self.origin(), **options, **versions}
 
@@ -85,6 +102,8 @@ class Molecules(ABC):
         tokenizer: MoleculeTokenizer | None = None,
         representation: type[MoleculeTokenizer] = SmilesTokenizer,
         standardize: Standardize = KEEP,
+        condition: Sequence[str] = (),
+        workers: int = 1,
         progress: Callable[[int], object] | None = None,
     ) -> TokenData:
         """Read, canonicalize, split and tokenize the dataset.
@@ -94,6 +113,7 @@ class Molecules(ABC):
         contains some in both parts. `report` counts the rows that `standardize` changed as
         `changed_...`; they are kept, unless there is another reason to leave them out.
 
+        condition: columns to keep, of the dataset's table or properties to compute.
         progress: called now and then with the number of rows read.
         """
         if tokenizer is None and self.tokens is not None and representation is SmilesTokenizer:
@@ -101,6 +121,14 @@ class Molecules(ABC):
         if tokenizer is not None:
             representation = type(tokenizer)
         how: dict[str, Any] = {"representation": representation, "standardize": standardize}
+        how["condition"] = condition
+        own_columns = self.column_names() if condition else []
+        check_names(self.name, condition, own_columns)
+        found = ((name, find_column(own_columns, name)) for name in condition)
+        tabled = {name: column for name, column in found if column is not None}
+        table = zip(*(self.values(column, limit) for column in tabled.values()), strict=True)
+        places: list[str] = []
+        values: list[tuple[str, ...]] = []
         source = self.source(length=length, limit=limit, seed=seed, **how)
         changed = Counter[str]()
         clean = partial(standardize, changed=changed)
@@ -108,7 +136,7 @@ class Molecules(ABC):
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # canonical SMILES, in order
         longest = 0  # tokens of a molecule that is too long
-        for row in self.rows(limit):
+        for row, cells in zip(self.rows(limit), table if tabled else repeat(()), strict=False):
             counts["read"] += 1
             if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
                 progress(counts["read"])
@@ -117,6 +145,8 @@ class Molecules(ABC):
             )
             if not reason:
                 kept[smiles] = row.split
+                places.append(row.place)
+                values.append(cells)
                 continue
             counts[reason] += 1
             if reason == "too_long":
@@ -135,7 +165,13 @@ class Molecules(ABC):
         train, valid = split(list(kept.values()), seed)
         x = pack(kept, tokenizer, length)
         report |= {"kept": len(kept), "train": len(train), "valid": len(valid)}
-        return TokenData(self.name, x[train], x[valid], tokenizer, report, examples, source)
+        columns = {}
+        for name, column in zip(tabled, zip(*values, strict=True), strict=True):
+            columns[name] = parse_column(name, column, places)[train + valid]
+        data = TokenData(
+            self.name, x[train], x[valid], tokenizer, report, examples, source, columns
+        )
+        return with_columns(data, condition, workers=workers, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -156,6 +192,14 @@ class PackagedMolecules(Molecules):
         digests = {p.name: _sha256(p, p.stat().st_mtime_ns) for p, _ in self._paths()}
         version = package_version(self.package)
         return {"package": self.package, "version": version, "sha256": digests}
+
+    def column_names(self) -> list[str]:
+        return table_columns(self._paths()[0][0])
+
+    def values(self, column: str, limit: int | None) -> Iterator[str]:
+        for _, files in groupby(self._paths(), key=lambda item: item[1]):
+            found = chain.from_iterable(read_values(path, column) for path, _ in files)
+            yield from islice(found, limit)
 
     def _paths(self) -> list[tuple[Path, Split | None]]:
         """The files and their splits."""
@@ -207,6 +251,12 @@ class SmilesFile(Molecules):
 
     def rows(self, limit: int | None) -> Iterator[Row]:
         yield from islice(starmap(Row, read_molecules(self.path, self.column)), limit)
+
+    def column_names(self) -> list[str]:
+        return column_names(self.path)
+
+    def values(self, column: str, limit: int | None) -> Iterator[str]:
+        return islice(read_values(self.path, column), limit)
 
     def origin(self) -> dict[str, Any]:
         return {"file": self.path.name, "column": self.column, "sha256": sha256(self.path)}

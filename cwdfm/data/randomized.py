@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cwdfm.data.dataset import Split, TokenData, Tokens
 from cwdfm.data.molecules import pack
@@ -53,7 +54,7 @@ def randomize(
     rng = np.random.default_rng(seed)
     done = count()
 
-    def draw(split: Split, copies: int) -> Tokens:
+    def draw(split: Split, copies: int) -> tuple[Tokens, dict[str, NDArray[np.generic]]]:
         texts: list[str] = []
         for original in data.texts(split):
             drawn = randomized_smiles(original, copies, seed=int(rng.integers(1, 2**31)))
@@ -61,11 +62,17 @@ def randomize(
             if (number := next(done)) % _PROGRESS_EVERY == 0 and progress is not None:
                 progress(number)
         x = pack(texts, tokenizer, data.length)
-        rng.shuffle(x)
-        return x
+        order = rng.permutation(len(x))
+        first, count = (0, len(data.train)) if split == "train" else (len(data.train), None)
+        columns = {
+            name: values[first:count].repeat(copies)[order] for name, values in data.columns.items()
+        }
+        return x[order], columns
 
     source = data.source | randomized_source(copies, seed)
-    return replace(data, train=draw("train", copies), valid=draw("valid", 1), source=source)
+    (train, ours), (valid, theirs) = draw("train", copies), draw("valid", 1)
+    columns = {name: np.concatenate([ours[name], theirs[name]]) for name in ours}
+    return replace(data, train=train, valid=valid, source=source, columns=columns)
 
 
 def _fits(text: str, tokenizer: SmilesTokenizer, length: int) -> bool:

@@ -109,16 +109,27 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
         if (header := next(reader, None)) is None:
             raise InputError(f"{path} is empty; give a table with a header line")
         names = [field.strip() for field in header]
-        same = [i for i, field in enumerate(names) if field.lower() == wanted.lower()]
-        if wanted not in names and len(same) != 1:
+        if (found := find_column(names, wanted)) is None:
             raise missing_column(path, wanted, names)
-        index = names.index(wanted) if wanted in names else same[0]
+        index = names.index(found)
         for row in reader:
             yield reader.line_num, row[index] if index < len(row) else ""
     except csv.Error as error:
         raise InputError(
             f"{path}, line {reader.line_num}: {error}; check the quotes near this line"
         ) from error
+
+
+def find_column(names: list[str], wanted: str) -> str | None:
+    """The column of this name, or else the only one of this name ignoring case; None for none."""
+    same = [name for name in names if name.lower() == wanted.lower()]
+    return wanted if wanted in names else same[0] if len(same) == 1 else None
+
+
+def table_columns(path: Path) -> list[str]:
+    """The names of the columns of a table."""
+    header = next(csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)]), [])
+    return [field.strip() for field in header]
 
 
 def missing_column(path: str | Path, column: str, names: list[str]) -> InputError:

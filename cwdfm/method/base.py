@@ -132,6 +132,7 @@ class DataBatch:
     index: Tensor  # [B] int64: positions in the global batch
     seed: int
     step: int
+    condition: Tensor | None = None  # [B, C]: the numbers of conditions; NaN if not given
 
     @property
     def noise(self) -> dict[str, Any]:
@@ -144,7 +145,7 @@ class TrainingBatch:
     """The network's input, and the loss as a function of its output."""
 
     x: Tensor  # [B, M] int64: input tokens
-    t: Tensor  # [B]: times that the network is conditioned on
+    t: Tensor  # [B]: times that the network is conditioned on, or [B, 1 + C] with conditions
     loss_fn: Read  # (last hidden states, output head) -> loss
 
     def loss(self, forward: Forward) -> Tensor:

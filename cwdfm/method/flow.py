@@ -24,6 +24,7 @@ from cwdfm.method.base import (
     TrainingBatch,
     refuse_solver,
 )
+from cwdfm.model.conditions import with_condition
 from cwdfm.model.positions import Positions
 from cwdfm.model.wrappers import BannedTokens
 from cwdfm.path import Path
@@ -141,7 +142,7 @@ class FlowObjective(Objective):
         # Logits that the loss does not need are not computed, and none are stored.
         rows = Positions.of(self.loss.needed(noised))
         read = partial(self.loss.from_head, batch=noised, schedule=self.path.schedule, rows=rows)
-        return TrainingBatch(noised.x_t, noised.t, read)
+        return TrainingBatch(noised.x_t, with_condition(noised.t, batch.condition), read)
 
     @property
     def worst_weight(self) -> float:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.config import added
-from cwdfm.errors import InputError, check_choice, check_integer
+from cwdfm.errors import InputError, check_choice, check_integer, require
 from cwdfm.model.attention import (
     AttentionFn,
     AttentionPattern,
@@ -28,13 +28,18 @@ from cwdfm.model.attention import (
     FullAttention,
 )
 from cwdfm.model.block import Block, modulation_layer, modulation_vectors, zero_init
+from cwdfm.model.conditions import (
+    Categorical,
+    Condition,
+    ConditionEmbedding,
+    Numeric,
+    ScalarEmbedding,
+)
 from cwdfm.model.leave_one_out import add_evidence, append_evidence
 from cwdfm.ops.adaptive_norm import Residual, add_norm
 from cwdfm.ops.attention import rotary
 from cwdfm.ops.cuda_graph import GraphedFunction
 
-FREQUENCIES = 256
-MAX_PERIOD = 10_000.0
 MAX_DEPTH = 10_000  # far beyond any use; building more blocks would take hours
 # Up to this fraction of the coordinates, the pointwise end of the trunk gathers them first.
 GATHER_FRACTION = 0.25
@@ -68,6 +73,8 @@ class DiTConfig:
     - `leave_one_out`: the readout predicts p(x_1^i | x_t^-i) for a uniform source and the linear
       schedule, as in Duo and UDLM; the logits are those of p_{1|t} (see
       `cwdfm.model.leave_one_out`). Such networks cannot be trained here.
+    - `conditions`: properties of a sequence that are embedded and added to the time embedding (see
+      `cwdfm.model.conditions`).
     """
 
     num_tokens: int
@@ -82,6 +89,7 @@ class DiTConfig:
     attention: Literal["full", "causal", "block"] = "full"
     block: int = 0
     leave_one_out: bool = added(False)
+    conditions: tuple[Condition, ...] = added(())
 
     def __post_init__(self) -> None:
         for name in ("num_tokens", "width", "heads", "conditioning", "mlp_ratio"):
@@ -101,6 +109,14 @@ class DiTConfig:
         check_choice("attention", self.attention, ("full", "causal", "block"))
         if self.attention == "block":
             check_integer("block", self.block)
+        valid = isinstance(self.conditions, tuple) and all(
+            isinstance(each, Numeric | Categorical) for each in self.conditions
+        )
+        names = [each.name.lower() for each in self.conditions] if valid else []
+        rule = "be a tuple of Numeric and Categorical with distinct names"
+        require(valid and len(set(names)) == len(names), "conditions", rule, self.conditions)
+        if names and (self.time == "none" or self.leave_one_out):
+            raise InputError("a network with conditions needs a time embedding")
 
     def attention_pattern(self) -> AttentionPattern:
         """The attention pattern used in training."""
@@ -123,15 +139,21 @@ class DiT(nn.Module):
         if config.positions:
             self.position = nn.Parameter(torch.randn(config.positions, config.width) * 0.02)
         width, conditioning = config.width, None if config.time == "none" else config.conditioning
-        self.time = None if conditioning is None else TimeEmbedding(conditioning)
+        self.time = None if conditioning is None else ScalarEmbedding(conditioning)
         sizes = (width, config.heads, config.mlp_ratio, config.dropout, conditioning)
         self.blocks = nn.ModuleList(Block(*sizes) for _ in range(config.depth))
         self.norm = nn.LayerNorm(width, bias=False)
         self.modulation = modulation_layer(conditioning, 2 * width)
         self.readout = zero_init(nn.Linear(config.width, config.num_tokens))
+        self.conditions = nn.ModuleList(
+            ConditionEmbedding(each, config.conditioning) for each in config.conditions
+        )
 
     def forward(self, x_t: Tensor, t: Tensor, read: Read | None = None) -> Tensor:
         """Logits; or read(hidden, readout), for example a loss that never stores them.
+
+        `t` holds the times [B], or [B, 1 + C] with the numbers of C conditions after the time (see
+        `with_condition`). Without them, the network predicts without conditions.
 
         `read` is called in here because DDP and FSDP2 prepare weights and gradients in hooks around
         this method.
@@ -219,13 +241,30 @@ class DiT(nn.Module):
             h_BND = h_BND + self.position[position_N]
         c_BC = None
         if self.time is not None:
-            c_BC = self.time(_time_input(self.config.time, t))
+            c_BC = self._conditioning(t)
         rotation = rotary(position_N, self.config.width // self.config.heads)
         pending, last = None, len(self.blocks) - 1
         for layer, block in enumerate(self.blocks[:last]):
             attention = pattern.attention_fn(layer, length, device)
             h_BND, pending = block(h_BND, pending, c_BC, rotation, attention)
         return h_BND, pending, c_BC, rotation, pattern.attention_fn(last, length, device)
+
+    def _conditioning(self, t: Tensor) -> Tensor:
+        """The embedding [B, C] of the time and the conditions, with the SiLU before modulations."""
+        assert self.time is not None
+        t_B, *numbers = t.unbind(1) if t.dim() == 2 else (t,)
+        if numbers and len(numbers) != len(self.conditions):
+            raise InputError(
+                f"the network has {len(self.conditions)} conditions, got {len(numbers)} numbers "
+                f"after the time"
+            )
+        c_BC = self.time(_time_input(self.config.time, t_B))
+        absent_B = torch.full_like(t_B, math.nan)
+        for embedding, number_B in zip(
+            self.conditions, numbers or [absent_B] * len(self.conditions), strict=True
+        ):
+            c_BC = c_BC + embedding(number_B)
+        return F.silu(c_BC)
 
     def _final_norm(self, h_BND: Tensor, pending: Residual, c_BC: Tensor | None) -> Tensor:
         shift, scale = modulation_vectors(self.modulation, c_BC, 2)
@@ -271,23 +310,6 @@ def _time_input(kind: Time, t_B: Tensor) -> Tensor:
             return 1 - t_B
         case _:
             return torch.zeros_like(t_B)
-
-
-class TimeEmbedding(nn.Module):
-    """Sinusoidal features of t [B], a two-layer MLP, and the SiLU before every modulation."""
-
-    def __init__(self, conditioning: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(FREQUENCIES, conditioning)
-        self.second = nn.Linear(conditioning, conditioning)
-
-    def forward(self, t_B: Tensor) -> Tensor:
-        half = FREQUENCIES // 2
-        exponent = torch.arange(half, device=t_B.device, dtype=torch.float32) / half
-        angle = t_B.float()[:, None] * torch.exp(-math.log(MAX_PERIOD) * exponent)
-        wave = torch.cat([angle.cos(), angle.sin()], dim=-1).to(self.first.weight.dtype)
-        conditioning: Tensor = F.silu(self.second(F.silu(self.first(wave))))
-        return conditioning
 
 
 def _raise_recompile_limit() -> None:

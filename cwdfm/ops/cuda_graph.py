@@ -112,7 +112,7 @@ class GraphedFunction:
         if weights != self.weights:
             self._reset(weights)
         state = (_autocast_dtype(), self.model.training, dispatch.MODE)
-        key = (x_t.shape, x_t.device, t.dtype, *state)
+        key = (x_t.shape, t.shape, x_t.device, t.dtype, *state)
         self.calls[key] += 1
         if key not in self.graphs:
             if self.calls[key] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS:

@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     SELECT = 12  # which tokens a Gibbs corrector draws again
     REDRAW = 13  # the tokens that it draws
     KEEP = 14  # whether such a token is noise
+    CONDITION = 15  # which conditions training drops
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:

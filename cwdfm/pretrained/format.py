@@ -20,6 +20,7 @@ from cwdfm.data.tokenizer import tokenizer_from_json
 from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer
 from cwdfm.files import check_fields, check_regular, read_json, read_tensors
 from cwdfm.method import Flow, Method
+from cwdfm.model.conditions import Categorical, Numeric
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.pretrained.dit import Checkpoint
 from cwdfm.pretrained.own import Builder, OwnNetwork
@@ -32,7 +33,8 @@ from cwdfm.source import MaskSource, UniformSource
 # checksums.
 FORMAT = 3
 _FILE = re.compile(r"[a-z]+\.(safetensors|json)")  # names of the files of a checkpoint
-PARTS = (DiTConfig, GIDD, MaskSource, UniformSource, Polynomial, Linear, Cosine)
+FLOW = (MaskSource, UniformSource, Polynomial, Linear, Cosine)
+PARTS = (DiTConfig, Numeric, Categorical, GIDD, *FLOW)
 CLASSES = {c.__name__: c for c in (*PARTS, *(config.method_class for config in METHODS.values()))}
 
 

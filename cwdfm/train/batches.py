@@ -5,7 +5,7 @@ Which sequences a step sees is a function of (seed, step, position in the global
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ SUBSET = -1  # the epoch number that seeds the choice of a subset; real epochs c
 MAX_DEVICE_BYTES = 2**29  # larger datasets stay in host memory or on disk
 
 
-def subset(rows: NDArray[np.integer], count: int, seed: int) -> NDArray[np.integer]:
+def subset(rows: NDArray[Any], count: int, seed: int) -> NDArray[Any]:
     """A random subset of `count` of the rows [n, N]; 0 for all of them.
 
     For one seed, a smaller subset is contained in a larger one. The rows keep their order.
@@ -29,7 +29,7 @@ def subset(rows: NDArray[np.integer], count: int, seed: int) -> NDArray[np.integ
         return rows
     generator = torch.Generator().manual_seed(derive_seed(seed, SUBSET))
     chosen = torch.randperm(len(rows), generator=generator)[:count].sort().values
-    found: NDArray[np.integer] = rows[chosen.numpy()]
+    found: NDArray[Any] = rows[chosen.numpy()]
     return found
 
 
@@ -54,12 +54,16 @@ class EpochStream:
 
     def at_positions(self, position_B: Tensor) -> Tensor:
         """The rows [B, N] at ascending positions [B] of the stream."""
+        return self.at(self.numbers(position_B))
+
+    def numbers(self, position_B: Tensor) -> Tensor:
+        """The row numbers [B] at ascending positions [B] of the stream."""
         row_B = torch.empty_like(position_B)
         epoch_B = position_B // len(self)
         for epoch in range(int(epoch_B[0]), int(epoch_B[-1]) + 1):
             inside_B = epoch_B == epoch
             row_B[inside_B] = self._order(epoch)[position_B[inside_B] % len(self)]
-        return self.at(row_B)
+        return row_B
 
     def _order(self, epoch: int) -> Tensor:
         if self._permutation[0] != epoch:

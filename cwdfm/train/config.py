@@ -21,9 +21,11 @@ from cwdfm.errors import (
     check_choice,
     check_integer,
     check_positive,
+    check_strings,
     require,
 )
 from cwdfm.method.base import MethodConfig, Task
+from cwdfm.method.flow import Flow
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops.random import check_seed
@@ -55,6 +57,11 @@ class DataConfig:
     representation: Representation = "smiles"  # tokens of molecules
     length: int = 32  # tokens per sequence
     fix_first: bool = False  # the first token is always given: not corrupted, not sampled
+    # Properties that the model is conditioned on: columns of the data, or of molecules logp, qed,
+    # sa, tpsa, rings or weight.
+    condition: tuple[str, ...] = ()
+    # Probability of dropping all conditions of a sequence, and of dropping each of the others.
+    condition_dropout: float = 0.1
     train_rows: int = 0  # train on a random subset of this many sequences; 0 for all
 
     def __post_init__(self) -> None:
@@ -64,6 +71,10 @@ class DataConfig:
         _check_counts(self, "train_rows", least=0)
         check_choice("representation", self.representation, tuple(REPRESENTATIONS))
         check_bool("fix_first", self.fix_first)
+        if self.condition:
+            check_strings("condition", self.condition, "names")
+        object.__setattr__(self, "condition", tuple(self.condition))  # a list in JSON
+        _check_fraction("condition_dropout", self.condition_dropout)
 
 
 @dataclass(frozen=True)
@@ -203,6 +214,11 @@ class TrainConfig:
         """The objects for `vocab_size` data tokens; with `init`, the network has its shape."""
         length = self.data.length
         task = self.method.build(vocab_size, self.model.size(vocab_size, length), length)
+        if self.data.condition and not isinstance(task.method, Flow):
+            raise InputError(
+                f"condition requires method flow or mdlm, got {self.method.method}; omit it",
+                fields=("condition", "method"),
+            )
         if init is None:
             return task
         if init.method != task.method:
@@ -232,6 +248,7 @@ def settings_of(trained: Pretrained) -> dict[str, Any]:
         )
     settings |= {"length": trained.length, "fix_first": trained.fix_first}
     settings["learned_positions"] = model.positions > 0
+    settings["condition"] = tuple(each.name for each in model.conditions)
     trained_with = flatten(trained.card.get("config", trained.card.get("recipe", {})))
     if "masked_only" in trained_with:
         settings["masked_only"] = trained_with["masked_only"]

@@ -16,7 +16,8 @@ import torch
 from cwdfm.distributed import world_size
 from cwdfm.errors import load_extra
 from cwdfm.files import replacing, write_errors
-from cwdfm.model.transformer import FREQUENCIES, DiTConfig
+from cwdfm.model.conditions import FREQUENCIES
+from cwdfm.model.transformer import DiTConfig
 
 # Dense bf16 matrix products in TFLOP/s, by device name (from the vendors' data sheets).
 PEAK_TFLOPS = {"B200": 2250.0, "H200": 989.0, "H100 PCIe": 756.0, "H100": 989.0, "A100": 312.0}

@@ -8,7 +8,7 @@ dropout, which each process draws for itself.
 
 import math
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from cwdfm.config import flatten
 from cwdfm.data import TokenData
 from cwdfm.distributed import all_reduce_mean, rank, world_size
 from cwdfm.errors import InputError
-from cwdfm.method.base import DataBatch, Objective, Task, TrainingBatch
+from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.method.flow import Flow
+from cwdfm.model.conditions import condition_of, drop_conditions, encode_columns
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import derive_seed
 from cwdfm.pretrained import Pretrained
@@ -70,11 +71,19 @@ class Run:
                 fields=("batch_size", "accumulation"),
             )
         _check_data(config, data)
-        self.task: Task = config.build(data.tokenizer.vocab_size, init)
+        task = config.build(data.tokenizer.vocab_size, init)
+        conditions = task.model.conditions or tuple(
+            condition_of(name, data) for name in config.data.condition
+        )
+        self.task = replace(task, model=replace(task.model, conditions=conditions))
         self.objective = self.task.objective
         train = subset(data.train, config.data.train_rows, config.seed)
         self.train_rows = EpochStream(train, config.seed, device)
         self.valid_rows = EpochStream(data.valid, config.seed, device)
+        numbers = encode_columns(conditions, data)  # [n + m, C]
+        of_train = subset(numbers[: len(data.train)], config.data.train_rows, config.seed)
+        self.train_condition = torch.from_numpy(of_train).to(device)
+        self.valid_condition = torch.from_numpy(numbers[len(data.train) :]).to(device)
 
         torch.manual_seed(config.seed)  # the same initial weights on every process
         self.model = DiT(self.task.model).to(device)
@@ -125,10 +134,12 @@ class Run:
         fixed[:, 0] = self.config.data.fix_first
         return fixed
 
-    def data_batch(self, x_1: Tensor, t: Tensor, index: Tensor, step: int) -> DataBatch:
+    def data_batch(
+        self, x_1: Tensor, t: Tensor, index: Tensor, step: int, condition: Tensor | None = None
+    ) -> DataBatch:
         """Sequences [B, N] at times [B] and positions [B] of a step's global batch."""
         t, index = t.to(self.device), index.to(self.device)
-        return DataBatch(x_1, t, self.fixed(x_1), index, seed=self.config.seed, step=step)
+        return DataBatch(x_1, t, self.fixed(x_1), index, self.config.seed, step, condition)
 
     def training_batch(self, objective: Objective, step: int, micro_batch: int) -> TrainingBatch:
         """One micro-batch of this process's part of a step's global batch, corrupted."""
@@ -138,8 +149,18 @@ class Run:
         first = (rank() * accumulation + micro_batch) * size
         position = torch.arange(first, first + size)
         t = stratified_times(self.config.seed, step, position, batch_size)
-        x_1 = self.train_rows.at_positions(step * batch_size + position)
-        return objective.training_batch(self.data_batch(x_1, t.float(), position, step))
+        row = self.train_rows.numbers(step * batch_size + position)
+        condition = self.train_condition[row.to(self.device)]
+        if condition.shape[1]:
+            condition = drop_conditions(
+                condition,
+                self.config.data.condition_dropout,
+                seed=self.config.seed,
+                index=position.to(self.device),
+                step=step,
+            )
+        batch = self.data_batch(self.train_rows.at(row), t.float(), position, step, condition)
+        return objective.training_batch(batch)
 
     def train_step(self) -> Tensor:
         """One optimizer step. Returns the mean loss over the global batch."""

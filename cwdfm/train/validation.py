@@ -55,7 +55,8 @@ def validation_loss(run: Run, trained: Pretrained) -> float:
     total = 0.0
     for index in torch.arange(n).split(CHUNK):
         t = stratified_times(run.config.seed, 0, index, n).float()
-        batch = run.data_batch(run.valid_rows.at(index), t, index, VALIDATION_STEP)
+        x_1, condition = run.valid_rows.at(index), run.valid_condition[index.to(run.device)]
+        batch = run.data_batch(x_1, t, index, VALIDATION_STEP, condition)
         with run.precision():
             loss = run.objective.held_out(trained.model, batch)
         total += float(loss) * len(index)

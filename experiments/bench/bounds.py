@@ -11,7 +11,8 @@ time embedding, V data tokens, K positions at which the head is evaluated.
 from dataclasses import dataclass
 from typing import Literal
 
-from cwdfm.model.transformer import FREQUENCIES, DiTConfig
+from cwdfm.model.conditions import FREQUENCIES
+from cwdfm.model.transformer import DiTConfig
 
 GRADIENT_BYTES = 4  # per parameter, float32
 BACKWARD_SHARE = 2 / 3  # of a micro-batch

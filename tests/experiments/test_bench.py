@@ -17,7 +17,8 @@ from cwdfm.errors import InputError
 from cwdfm.loss import CrossEntropy
 from cwdfm.method.base import DataBatch
 from cwdfm.method.flow import FlowObjective
-from cwdfm.model.transformer import FREQUENCIES, DiT, DiTConfig, TrunkState
+from cwdfm.model.conditions import FREQUENCIES
+from cwdfm.model.transformer import DiT, DiTConfig, TrunkState
 from cwdfm.ops.cuda_graph import WARMUP_CALLS
 from experiments.bench import bounds, sampling, subject
 from experiments.bench.bounds import Ceilings, Job, Network, Work, project

@@ -23,9 +23,10 @@ from cwdfm.model.attention import (
     FullAttention,
     KVCache,
 )
+from cwdfm.model.conditions import ScalarEmbedding
 from cwdfm.model.predict import is_split
 from cwdfm.model.presets import SIZES, preset
-from cwdfm.model.transformer import DiT, DiTConfig, TimeEmbedding
+from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops.attention import rotary, rotate
 from tests.support import kernels
 
@@ -82,7 +83,7 @@ def test_head_of_trunk_equals_forward() -> None:
 
 def test_time_embedding_has_128_frequencies() -> None:
     """cos and sin of t 10000^(-k / 128), as in MDLM."""
-    embedding, heard = TimeEmbedding(4), list[Tensor]()
+    embedding, heard = ScalarEmbedding(4), list[Tensor]()
     embedding.first.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
     t = torch.tensor([0.0, 0.3, 1.0])
     embedding(t)

@@ -213,8 +213,8 @@ def parquet_columns(path: Path) -> list[str]:
         return names
 
 
-def read_parquet(path: Path, column: str) -> Iterator[str]:
-    """The values of a column of strings."""
+def read_parquet(path: Path, column: str, *, texts: bool = True) -> Iterator[str]:
+    """The values of a column of strings; without `texts`, of any type, null as ""."""
     number = 0
     with _open_parquet(path) as file:
         if column not in (names := file.schema_arrow.names):
@@ -222,6 +222,8 @@ def read_parquet(path: Path, column: str) -> Iterator[str]:
         for batch in file.iter_batches(batch_size=_ROWS, columns=[column]):
             for value in batch.column(0).to_pylist():
                 number += 1
+                if not texts:
+                    value = None if value is None else str(value)
                 yield as_text(value, column, f"{path}, row {number}")
 
 

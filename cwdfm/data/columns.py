@@ -1,0 +1,88 @@
+"""Columns of data: values of the sequences, from a table or computed from the molecules."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cwdfm.data.dataset import TokenData
+from cwdfm.data.properties import PROPERTIES, map_molecules
+from cwdfm.data.readers import find_column
+from cwdfm.data.smiles import parse
+from cwdfm.errors import InputError, check_strings
+
+MAX_CATEGORIES = 1000
+_MISSING = ("", "na", "n/a", "nan", "none", "null", "inf", "-inf")
+
+
+def parse_column(name: str, cells: Sequence[str], places: Sequence[str]) -> NDArray[np.generic]:
+    """A column [n] of numbers if all cells are numbers, otherwise of categories."""
+    cells = [cell.strip() for cell in cells]
+    if missing := [i for i, cell in enumerate(cells) if cell.lower() in _MISSING]:
+        raise InputError(
+            f"column {name!r} has no value for {len(missing):,} of {len(cells):,} molecules, the "
+            f"first is {places[missing[0]]}; fill in the values, or remove these rows"
+        )
+    numbers = [_number(cell) for cell in cells]
+    texts = [i for i, number in enumerate(numbers) if number is None]
+    if not texts:
+        return np.array(numbers, np.float64)
+    if len(set(cells)) > MAX_CATEGORIES:
+        raise InputError(
+            f"column {name!r} has {len(set(cells)):,} distinct values that are not all numbers, "
+            f"such as {cells[texts[0]][:40]!r} ({places[texts[0]]}); at most {MAX_CATEGORIES:,} "
+            f"categories are supported; choose another column, or correct the numbers"
+        )
+    return np.array(cells)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        number = float(cell)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def with_columns(
+    data: TokenData,
+    names: Sequence[str],
+    *,
+    workers: int = 1,
+    progress: Callable[[int], object] | None = None,
+) -> TokenData:
+    """The data with these columns; properties of molecules that they do not have are computed."""
+    check_names(data.name, names, list(data.columns))
+    columns = dict(data.columns)
+    for name in names:
+        if find_column(list(columns), name) is None:
+            of = partial(_property, find_column(list(PROPERTIES), name))
+            texts = data.texts("train") + data.texts("valid")
+            values = map_molecules(of, texts, workers, progress or (lambda _: None))
+            columns[name] = np.array(list(values), np.float64)
+    return replace(data, columns=columns)
+
+
+def check_names(data: str, names: Sequence[str], columns: list[str]) -> None:
+    """Require distinct names of columns, or of properties that can be computed."""
+    if not names:
+        return
+    check_strings("condition", names, "names")
+    for name in names:
+        if find_column([*columns, *PROPERTIES], name) is None and name not in PROPERTIES:
+            has = f"its columns are {', '.join(columns)}" if columns else "it has none"
+            raise InputError(
+                f"{data} has no column {name!r}, {has}; name a column of the table when the data "
+                f"are prepared, or a property that is computed for molecules: "
+                f"{', '.join(map(str.lower, PROPERTIES))}",
+                fields=("condition",),
+            )
+    if len({name.lower() for name in names}) < len(names):
+        raise InputError(f"condition={' '.join(names)!r} names one twice", fields=("condition",))
+
+
+def _property(name: str | None, smiles: str) -> float:
+    return PROPERTIES[str(name)](parse(smiles))
