@@ -2,16 +2,20 @@
 
 import gc
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from cwdfm.device import find_device
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, RunError
 from cwdfm.files import (
     check_output_file,
     check_writable,
@@ -39,7 +43,9 @@ def process_group(device: str) -> Iterator[torch.device]:
     if gpu_by_rank:
         chosen = torch.device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    store, rank, size = fresh_store()
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield chosen
         # Wait for the others before the group is destroyed, and free the objects that use it:
@@ -48,6 +54,32 @@ def process_group(device: str) -> Iterator[torch.device]:
         gc.collect()
     finally:
         dist.destroy_process_group()
+
+
+def fresh_store() -> tuple[Store, int, int]:
+    """A store that only the processes of this start of the group use, with rank and world size.
+
+    When torchrun restarts a group on several machines, its store still holds the addresses of the
+    processes that ended, and they would be waited for. Its count of restarts differs by machine. So
+    the first process chooses a prefix for the keys, and answers each process that asks for it, with
+    a word that no earlier process used.
+    """
+    store, rank, size = next(rendezvous("env://"))
+    if rank:
+        question = uuid4().hex
+        store.set(f"question/{rank}", question)
+        prefix = store.get(f"answer/{question}").decode()  # waits
+        store.set(f"{prefix}/{rank}", "")
+        return PrefixStore(prefix, store), rank, size
+    prefix, deadline = uuid4().hex, time.monotonic() + store.timeout.total_seconds()
+    for other in range(1, size):
+        while not store.check([f"{prefix}/{other}"]):
+            if store.check([f"question/{other}"]):
+                store.set(f"answer/{store.get(f'question/{other}').decode()}", prefix)
+            if time.monotonic() > deadline:
+                raise RunError(f"process {other} of {size} did not join the group")
+            time.sleep(0.02)
+    return PrefixStore(prefix, store), rank, size
 
 
 def check_environment(*, gpu_by_rank: bool) -> None:
@@ -85,6 +117,14 @@ def broadcast(value: Any) -> Any:
     objects = [value]
     dist.broadcast_object_list(objects)
     return objects[0]
+
+
+def gather(value: Any) -> list[Any]:
+    """The value of every process, by rank."""
+    values = [value] * world_size()
+    if dist.is_initialized():
+        dist.all_gather_object(values, value)
+    return values
 
 
 def all_reduce_mean(value: torch.Tensor) -> torch.Tensor:

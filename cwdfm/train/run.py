@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cwdfm.config import flatten
 from cwdfm.data import TokenData
-from cwdfm.distributed import all_reduce_mean, rank, world_size
+from cwdfm.distributed import all_reduce_mean, gather, rank, world_size
 from cwdfm.errors import InputError
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.method.flow import Flow
@@ -264,6 +264,12 @@ class Run:
     def resume(self) -> bool:
         """Resume from the newest valid checkpoint. Returns False if there is none."""
         found = load_latest(self.out / "checkpoints")
+        newest = gather(None if found is None else found[2]["step"])
+        if len(set(newest)) > 1:
+            raise InputError(
+                f"the processes find checkpoints of different steps in {self.out}: {newest}; "
+                f"choose an output folder on a file system that all machines share"
+            )
         if found is None:
             return False
         averaged, tensors, meta = found
