@@ -1,10 +1,13 @@
 """Sampling from a trained model, for any method."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any, Protocol, overload, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cwdfm.data.fragments import Fragment, expand_holes, has_ranges
@@ -30,6 +33,7 @@ from cwdfm.solver_config import make_solver
 _ACTIVATIONS = 24
 _WIDTH = 1024  # assumed for networks that do not say
 FRAGMENT_TRIES = 20  # per sample, until it is valid and contains the fragment
+_NOISES = 64  # sequences of noise that the law of lengths is averaged over
 _CPU_BUDGET = 2**30
 _MAX_BATCH = {"cpu": 256, "cuda": 4096}  # larger batches are not faster and report progress rarely
 
@@ -95,7 +99,6 @@ def generate_samples(
     length: int | None = None,
     prompt: str | None = None,
     template: str | Sequence[str] | None = None,
-    banned: Collection[int] = (),
     refine: Refine | None = None,
     resample: Resample | None = None,
     reject: Reject | None = None,
@@ -124,7 +127,6 @@ def generate_samples(
         template: A complete sample with holes to fill (see `prompt_tokens`), or a list with one
             for each sample. For text it sets the sequence length. In molecules, `*{2,8}` is a hole
             of two to eight tokens, whose size differs between samples.
-        banned: Tokens that are not drawn.
         refine: Noise a fraction of the tokens and sample them again (flows only). It uses the same
             kind of grid, or "t" if `grid` is a tensor.
         resample: Then draw low-confidence tokens again (flows only).
@@ -172,7 +174,7 @@ def generate_samples(
         fixed=fixed,
         index=index,
         batch_size=auto_batch_size(trained, length) if batch_size is None else batch_size,
-        banned_tokens=tuple(sorted({*banned, *(special if template is not None else ())})),
+        banned_tokens=() if template is None else tuple(sorted(special)),
         postprocess=tuple(step for step in (refine, resample) if step is not None),
         reject=reject,
         record=record,
@@ -203,9 +205,10 @@ def generate_with_fragment(
 ) -> Samples:
     """Sample molecules that contain a fragment: a `Scaffold` or a `Linker`.
 
-    Every sample has its own template (see `cwdfm.data.fragments`). Samples that are invalid or do
-    not contain the fragment are drawn again, up to `FRAGMENT_TRIES` times; the statistics count
-    all tries. For the options see `generate_samples`; `progress` counts the first try.
+    Every sample has its own template (see `cwdfm.data.fragments`), in which the number of tokens
+    follows `length_law`. Samples that are invalid or do not contain the fragment are drawn again
+    with another template, up to `FRAGMENT_TRIES` times; the statistics count all tries. For the
+    options see `generate_samples`; `progress` counts the first try.
     """
     check_instance("fragment", fragment, Fragment, "Scaffold('c1ccncc1')")
     if given := [name for name in ("prompt", "template") if options.pop(name, None)]:
@@ -216,12 +219,11 @@ def generate_with_fragment(
         )
     check_integer("n", n)
     words = fragment.check(trained.tokenizer, length or trained.length)
-    rings = [ring for ring in fragment.rings if ring in words.tokens]
-    banned = {i for ring in rings for i in words.encode(ring)}
+    law = length_law(trained, length or trained.length)
     numbers = torch.arange(n) if index is None else index.cpu()
 
     def attempt(pending: Tensor, tries: int, record: int) -> Samples:
-        row = (words, length or trained.length, seed)
+        row = partial(fragment.template, words, length or trained.length, seed, law=law)
         return generate_samples(
             trained,
             solver,
@@ -229,8 +231,7 @@ def generate_with_fragment(
             seed=derive_seed(seed, -tries) if tries else seed,
             index=numbers[pending],
             length=length,
-            template=[fragment.template(*row, i, tries) for i in numbers[pending].tolist()],
-            banned=banned,
+            template=[row(number, tries) for number in numbers[pending].tolist()],
             record=record,
             progress=None if tries else progress,
             **options,
@@ -247,6 +248,24 @@ def generate_with_fragment(
         again = attempt(pending, tries, int((pending < recorded).sum()))
         best = _replaced(best, again, pending)
     return best
+
+
+@torch.no_grad()
+def length_law(trained: Trained, length: int) -> NDArray[np.float64] | None:
+    """The probabilities [length - 1] of texts of 0, 1, ... tokens, according to a flow.
+
+    x_0 and x_1 are independent. At t = 0 the model therefore predicts the marginal of each token:
+    the probability of the end token at position i + 1 is that of a text of i tokens. It costs one
+    evaluation of a few sequences. None for other methods.
+    """
+    if not isinstance(trained.method, Flow):
+        return None
+    source, device = trained.method.source, model_device(trained.model) or torch.device("cpu")
+    x_BN = source.noise(torch.arange(_NOISES, device=device), length, seed=0)
+    x_BN[:, 0] = trained.tokenizer.bos_id
+    logits_BNV = source.data_logits(trained.model(x_BN, torch.zeros(_NOISES, device=device)))
+    end_BN = logits_BNV.double().softmax(-1)[..., trained.tokenizer.eos_id]
+    return end_BN.mean(0)[1:].cpu().numpy()
 
 
 def _replaced(old: Samples, new: Samples, index_A: Tensor) -> Samples:

@@ -2,8 +2,8 @@
 
 A fragment is a SMILES string. Marks `*` say where it is extended: 'c1ccc(*)cc1'. Without marks it
 is extended at atoms that have a hydrogen atom, chosen at random for each sample; atoms with given
-stereochemistry are not. Every sample has its own template, in which holes of random length replace
-the marks. Templates depend on the molecule and not on how its SMILES is written.
+stereochemistry are not. Every sample has its own template: the canonical SMILES, with holes of
+random length in place of the marks. How the fragment was written does not matter.
 """
 
 import re
@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cwdfm.data.smiles import SmilesTokenizer, parse
 from cwdfm.data.tokenizer import Tokenizer, hole_size
@@ -21,8 +22,8 @@ from cwdfm.errors import InputError, load_extra
 
 MAX_POINTS = 3  # where a scaffold without marks is extended
 _SPELLINGS = 32
+_RARE = 1e-6  # probability of a length that does not occur, for fragments longer than the data
 _RANGE = re.compile(r"\*\{(\d*),(\d*)\}")
-_RING = re.compile(r"\[[^\]]*\]|%\d\d|\d")
 
 
 def _chem() -> Any:
@@ -58,14 +59,21 @@ class Fragment(ABC):
 
     @cached_property
     def patterns(self) -> list[Any]:
-        """The parts without their marks."""
+        """The parts without their marks, to highlight them."""
         return [_without_marks(part) for part in self.parts]
 
+    @cached_property
+    def _queries(self) -> list[Any]:
+        return [_query(part) for part in self.parts]
+
     def accepts(self, text: str) -> bool:
-        """Whether a SMILES is a valid molecule that contains all parts, with their stereo."""
+        """Whether a SMILES is a valid molecule that contains all parts, with their stereo.
+
+        Parts with marks must be extended at all of their marks, and nowhere else.
+        """
         molecule = parse(text)
         return molecule is not None and all(
-            molecule.HasSubstructMatch(pattern, useChirality=True) for pattern in self.patterns
+            molecule.HasSubstructMatch(query, useChirality=True) for query in self._queries
         )
 
     def check(self, tokenizer: Tokenizer, length: int) -> SmilesTokenizer:
@@ -86,14 +94,18 @@ class Fragment(ABC):
         self.template(tokenizer, length, 0)
         return tokenizer
 
-    @cached_property
-    def rings(self) -> list[str]:
-        """Its ring closures. In a hole, they would close the rings of the fragment."""
-        spellings = (self.marked(np.random.default_rng(seed)) for seed in range(_SPELLINGS))
-        return sorted({t for s in spellings for t in _RING.findall(s) if not t.startswith("[")})
+    def template(
+        self,
+        tokenizer: SmilesTokenizer,
+        length: int,
+        *seed: int,
+        law: NDArray[np.float64] | None = None,
+    ) -> str:
+        """The template of one sample, for `Tokenizer.encode_template`.
 
-    def template(self, tokenizer: SmilesTokenizer, length: int, *seed: int) -> str:
-        """The template of one sample, for `Tokenizer.encode_template`."""
+        law: probabilities [length - 1] of molecules with 0, 1, ... tokens. By default all numbers
+            are equally likely. All ways to divide the free tokens among the holes are.
+        """
         rng = np.random.default_rng(seed)
         for _ in range(_SPELLINGS):  # if marks do not fit, fewer may
             smiles = self.marked(rng)
@@ -104,10 +116,9 @@ class Fragment(ABC):
                 f"{smiles!r} has {len(tokenizer.split(smiles))} tokens, if each * is one, but a "
                 f"sample has {length - 2}; use a smaller fragment or a model of longer sequences"
             )
-        marks = smiles.count("*")
-        # All total sizes are equally likely, and so are all ways to divide them among the holes.
-        total = int(rng.integers(0, room + 1))
-        cuts = np.sort(rng.integers(0, total + 1, marks - 1))
+        share = np.ones(room + 1) if law is None else law[-room - 1 :] + _RARE
+        total = int(rng.choice(room + 1, p=share / share.sum()))
+        cuts = np.sort(rng.integers(0, total + 1, smiles.count("*") - 1))
         sizes = iter(np.diff([0, *cuts, total]) + 1)
         return re.sub(r"\*", lambda _: f"[{next(sizes)}]", smiles)
 
@@ -189,6 +200,17 @@ def _without_marks(molecule: Any) -> Any:
     for i in sorted(_marks(molecule), reverse=True):
         editable.RemoveAtom(i)
     return editable.GetMol()
+
+
+def _query(molecule: Any) -> Any:
+    """A molecule as a substructure. Marks are any atom; other atoms then have no more neighbors."""
+    if not _marks(molecule):
+        return molecule
+    chem = _chem()
+    options = chem.AdjustQueryParameters.NoAdjustments()
+    options.makeDummiesQueries = options.adjustDegree = True
+    options.adjustDegreeFlags = chem.AdjustQueryWhichFlags.ADJUST_IGNOREDUMMIES
+    return chem.AdjustQueryProperties(molecule, options)
 
 
 def _extend(molecule: Any, rng: np.random.Generator, most: int) -> Any:

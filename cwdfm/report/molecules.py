@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cwdfm.data import load_reference
-from cwdfm.data.fragments import find_fragment
+from cwdfm.data.fragments import Fragment, find_fragment
 from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.data.smiles import canonical
 from cwdfm.errors import load_extra
@@ -93,6 +93,12 @@ class ScoredMolecules(Scored):
     scores: MoleculeScores
     histograms: dict[str, Any] | None  # None without a reference
     distribution: DistributionScores | None = None
+
+    @property
+    def fragment(self) -> Fragment | None:
+        """What every sample contains, if the options of the file name it."""
+        given = self.samples.files[0].samples.options
+        return find_fragment(*(given.get(name) for name in ("scaffold", "grow", "linker")))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -187,7 +193,10 @@ def evaluate_molecules(
 def pictures(
     scored: Sequence[ScoredMolecules], out: Path, reference: MoleculeReference | None
 ) -> tuple[tuple[Picture, ...], list[str]]:
-    """Curves for each model, and drawings and histograms of its set with the most valid samples."""
+    """Curves for each model, and drawings and histograms of its set with the most valid samples.
+
+    Of samples that contain given fragments, each set is drawn.
+    """
     drawn, notes = [], []
     for model, rows, suffix in by_model(scored):
         if len({s.samples.steps for s in rows}) > 1:
@@ -200,8 +209,11 @@ def pictures(
             else:
                 drawn.append(curves(rows, out / f"curves{suffix}.png"))
         best = max(rows, key=lambda s: s.scores.valid.mean / s.scores.fold_size)
-        if sum(best.scores.valid.counts):
-            drawn.append(_grid(best, out / f"molecules{suffix}.png", reference))
+        kept = [s for s in rows if s.fragment] if len(rows) > 1 else []
+        for number, shown in enumerate(kept or [best], start=1):
+            if sum(shown.scores.valid.counts):
+                path = out / f"molecules{suffix}{f'-{number}' * bool(kept)}.png"
+                drawn.append(_grid(shown, path, reference))
         if best.histograms and reference:
             drawn.append(_histograms(best, out / f"histograms{suffix}.png", reference))
             if best.distribution and sum(best.scores.valid.counts):
@@ -223,8 +235,7 @@ def _grid(found: ScoredMolecules, path: Path, reference: MoleculeReference | Non
     distinct = dict.fromkeys(s for s in map(canonical, found.samples.texts) if s is not None)
     known = reference.training if reference else frozenset()
     shown = sorted(distinct, key=known.__contains__)[:_DRAWN]  # a stable sort: novel ones first
-    options = found.samples.files[0].samples.options
-    kept = find_fragment(*(options.get(name) for name in ("scaffold", "grow", "linker")))
+    kept = found.fragment
     colored: dict[str, Any] = {"highlight": kept.patterns} if kept else {}
     molecule_grid(shown, path, **colored)
     order = "novel ones first" if reference else "in the order of the samples"

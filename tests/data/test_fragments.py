@@ -1,10 +1,13 @@
 """Scaffolds, linkers and growing fragments: templates, and samples that contain them."""
 
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 import cwdfm
 from cwdfm.cli import sample
@@ -12,6 +15,8 @@ from cwdfm.data.fragments import Fragment, Linker, Scaffold, expand_holes, grow
 from cwdfm.data.moses import TOKENS
 from cwdfm.data.smiles import SelfiesTokenizer, SmilesTokenizer, canonical
 from cwdfm.errors import InputError
+from cwdfm.generation import length_law
+from cwdfm.method.flow import Flow
 from cwdfm.solver.recording import Recording
 from tests.support.command import rejected
 
@@ -48,11 +53,33 @@ def test_filled_templates_contain_the_fragment(name: str) -> None:
     assert not fragment.accepts("C(")
 
 
-@pytest.mark.parametrize("spelling", chem.MolToRandomSmilesVect(chem.MolFromSmiles(INDOLE), 5, 1))
-def test_the_spelling_of_the_fragment_does_not_matter(spelling: str) -> None:
-    for seed in range(5):
-        expected = Scaffold(INDOLE).template(WORDS, 48, 0, seed)
-        assert Scaffold(spelling).template(WORDS, 48, 0, seed) == expected
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_the_writing_of_the_fragment_does_not_matter(name: str) -> None:
+    """Neither the order of atoms, nor aromatic or Kekule form, nor explicit hydrogen atoms."""
+    fragment = FRAGMENTS[name]
+    texts = [chem.MolToSmiles(part) for part in fragment.parts]
+    kekule = {"kekuleSmiles": True, "allHsExplicit": True}
+    writings = [
+        [writing(text, {"doRandom": True, **each}) for text in texts]
+        for each in ({}, kekule, {}, kekule)
+    ]
+    assert len({tuple(each) for each in writings}) > 2
+    for each in writings:
+        changed = replace(fragment, **dict(zip(names_of(fragment), each, strict=True)))
+        for seed in range(5):
+            assert changed.template(WORDS, 48, seed) == fragment.template(WORDS, 48, seed)
+
+
+def writing(smiles: str, options: dict[str, bool]) -> str:
+    molecule = chem.MolFromSmiles(smiles)
+    if "kekuleSmiles" in options:
+        chem.Kekulize(molecule, clearAromaticFlags=True)
+    return str(chem.MolToSmiles(molecule, **options))
+
+
+def names_of(fragment: Fragment) -> list[str]:
+    """The fields that are SMILES."""
+    return [each.name for each in fields(fragment) if each.type is str]
 
 
 def test_marks_are_the_only_attachment_points() -> None:
@@ -61,6 +88,38 @@ def test_marks_are_the_only_attachment_points() -> None:
         text = fill(FRAGMENTS["marked"].template(WORDS, 30, seed))
         assert chem.MolFromSmiles(text).HasSubstructMatch(chem.MolFromSmarts("Cc1ccc(C)cc1"))
         assert FRAGMENTS["grow"].template(WORDS, 30, seed).count("[") == 1
+
+
+def test_molecules_are_extended_at_the_marks_only() -> None:
+    fragment = FRAGMENTS["marked"]  # para
+    assert fragment.accepts("Cc1ccc(CC)cc1")
+    for other in ("Cc1ccccc1", "Cc1cccc(C)c1", "Cc1ccc(C)c(C)c1", "O=C1C=CC(=O)C=C1"):
+        assert not fragment.accepts(other), other
+    assert not Scaffold("C[C@H](N*)C(=O)O").accepts("C[C@@H](NC)C(=O)O")
+
+
+def test_lengths_follow_the_model() -> None:
+    """At t = 0 the exact posterior predicts the law of the end token, for both sources."""
+    law, words = [0.2, 0.5, 0.3], SmilesTokenizer(("C",))
+    target = torch.zeros((4,) * 4, dtype=torch.float64)
+    for size, share in enumerate(law):
+        target[tuple(words.frame(words.encode("C" * size), 4, whole=True))] = share
+    for source in (cwdfm.MaskSource(4), cwdfm.UniformSource(4)):
+        flow = Flow(source, cwdfm.Polynomial(2.0))
+        model = cwdfm.ExactPosterior(target, source, flow.schedule)
+        trained = SimpleNamespace(method=flow, model=model, tokenizer=words)
+        found = length_law(cast(Any, trained), 4)
+        assert found is not None
+        assert found == pytest.approx(law, abs=1e-3)
+
+
+def test_templates_follow_the_law_of_lengths() -> None:
+    """Unless the fragment is longer than any text: then all lengths are equally likely."""
+    for size in (20, 5):
+        law = np.eye(47)[size]
+        rows = [Scaffold(INDOLE).template(WORDS, 48, i, law=law) for i in range(9)]
+        sizes = {len(WORDS.encode_template(row)) for row in rows}
+        assert sizes == {20} if size == 20 else len(sizes) > 3
 
 
 def test_a_linker_joins_the_fragments_at_its_ends() -> None:
