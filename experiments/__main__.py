@@ -4,10 +4,9 @@ import sys
 
 from cwdfm.cli.main import exit_on_error, fail
 from cwdfm.cli.options import HELP
-from experiments import report, results
+from experiments import frontier, report, results
 from experiments.chaos import run as chaos
 from experiments.cli import bench, run
-from experiments.studies import frontier
 
 COMMANDS = {
     "list": (run.list_command, "list the experiments and their cost"),

@@ -134,26 +134,28 @@ def exact_target(record: Record) -> list[Table]:
 
 
 def frontier(record: Record) -> list[Table]:
-    """Every sampler at every budget: the score that its settings were chosen by."""
+    """Every sampler at every budget: a table of each score."""
     tables = []
     for task in dict.fromkeys(row["task"] for row in record["rows"]):
         rows = [row for row in record["rows"] if row["task"] == task]
         budgets = sorted({row["budget"] for row in rows})
         for name in rows[0]["scores"]:
-            down = name == "total variation"
+            counted = name in ("valid", "unique", "novel")
+            digits = 0 if counted else 4 if name == "total variation" else 2
+            arrow = "↑" if counted or name == "entropy" else "↓"
             found = {}
             for row in rows:
                 values = row["scores"][name]
                 spread = statistics.stdev(values) if len(values) > 1 else None
-                mean = Value(statistics.fmean(values), spread, 4 if down else 0)
+                mean = Value(statistics.fmean(values), spread, digits)
                 found[row["family"], row["budget"]] = mean
             families = dict.fromkeys(row["family"] for row in rows)
             lines = [
                 ((family,), [found.get((family, b), Value(None)) for b in budgets])
                 for family in families
             ]
-            columns = [f"{budget} evaluations {'↓' if down else '↑'}" for budget in budgets]
-            of = "" if down else " of 1,024"
+            columns = [f"{budget} evaluations {arrow}" for budget in budgets]
+            of = " of 1,024" if counted else ""
             tables.append(make_table(f"{task}: {name}{of}", "sampler", columns, lines))
     return tables
 

@@ -108,7 +108,7 @@ def test_a_job_killed_after_its_last_write_leaves_one_file(
 
     out = tmp_path / "a.jsonl"
     with monkeypatch.context() as context:
-        context.setattr(sample_cli.PartialSamples, "discard", killed)
+        context.setattr(PartialSamples, "discard", killed)
         with pytest.raises(KeyboardInterrupt):
             sample_main([MODEL, "--out", str(out), *FLAGS])
     assert (tmp_path / "a.jsonl.parts").is_dir()
