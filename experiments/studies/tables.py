@@ -217,6 +217,25 @@ def gpu_tests(record: Record) -> list[Table]:
     return [make_table("Tests on a GPU", "date", names, [row])]
 
 
+def chaos(record: Record) -> list[Table]:
+    """Faults injected into commands, and the defects that they revealed."""
+    rows = [
+        ((name,), (Value(sum(counts.values())), Value(len(record["defects"].get(name, [])))))
+        for name, counts in record["counts"].items()
+    ]
+    title = f"Faults injected into commands, seed {record['config']['seed']}"
+    return [make_table(title, "fault", ("commands", "defects ↓"), rows)]
+
+
+def api_calls(record: Record) -> list[Table]:
+    """Calls of the public API with random arguments."""
+    outcomes = record["outcomes"]
+    values = [outcomes.get("refused", 0), outcomes.get("valid", 0), len(record["defects"])]
+    row = (str(record["config"]["seed"]),), [Value(value) for value in values]
+    columns = ("refused with InputError", "valid result", "defects ↓")
+    return [make_table("Calls of the Python API with random arguments", "seed", columns, [row])]
+
+
 def profile(record: Record) -> list[Table]:
     """Milliseconds per step by kind of kernel."""
     work = record["work"]
@@ -264,5 +283,8 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "prepare": prepare,
     "demo": demo,
     "gpu_tests": gpu_tests,
+    "chaos_3": chaos,
+    "chaos_4": chaos,
+    "api_calls": api_calls,
     "profile": profile,
 }
