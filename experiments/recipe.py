@@ -68,6 +68,8 @@ class Recipe:
     train_rows: int = added(0)
     representation: str = added("smiles")
     documents: str | None = added(None)
+    condition: tuple[str, ...] = added(())
+    condition_dropout: float = added(0.1)
 
     @classmethod
     def named(cls, name: str) -> Self:
