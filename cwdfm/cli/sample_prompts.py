@@ -18,7 +18,7 @@ from cwdfm.language import LanguageModel
 from cwdfm.language.session import CacheKind
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance
-from cwdfm.sample_file import SampleFile, check_format, write_samples
+from cwdfm.sample_file import PartialSamples, SampleFile, check_format, write_samples
 from cwdfm.solver_config import Name, SolverConfig, build_solver
 
 KINDS = ("prompt", "messages", "template")
@@ -63,6 +63,7 @@ def main(arguments: list[str]) -> None:
     )
     with by_flags(Options, **{each.name: each.name for each in fields(config)}):
         check_format(options.out)
+        PartialSamples(options.out, {}).discard_if_written()
         check_output_file(options.out, force=options.force)
         check_integer("max_new_tokens", options.max_new_tokens)
         texts = read_prompts(options.prompts, chat=options.chat)
@@ -88,24 +89,33 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
     names = ("max_new_tokens", "block_length", "steps", "cache", "seed", "batch_size")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     (prompts,) = texts.values()
-    with Progress("generating", len(prompts)) as progress:
-        done: list[Any] = []
-        for first in range(0, len(prompts), options.batch_size):
-            numbers = torch.arange(first, min(first + options.batch_size, len(prompts)))
-            chosen |= {kind: [rows[i] for i in numbers] for kind, rows in texts.items()}
-            done.append(generate(model, index=numbers, **chosen, **solver))
-            progress.advance(len(numbers))
-    found = [text for part in done for text in part.texts]
-    tokens = [row for part in done for row in part.tokens]
-    evaluations = sum(int(part.evaluations.sum()) for part in done)
-    settings = {name: str(value) for name, value in asdict(options).items()}
-    head: dict[str, Any] = {"options": settings, "family": model.family}
-    head["provenance"] = provenance()
-    head |= {"evaluations": evaluations, **texts}
-    write_samples(options.out, SampleFile(found, tokens, head))
-    new = sum(int(part.new_tokens.sum()) for part in done)
+    irrelevant = {"out": None, "force": None, "batch_size": None, "device": None}
+    settings = {name: str(value) for name, value in (asdict(options) | irrelevant).items()}
+    partial = PartialSamples(options.out, settings | texts)
+    with partial.lock(force=options.force):
+        finished = partial.open(force=options.force)
+        if finished:
+            print(f"resuming: {len(finished)} of {len(prompts)} texts", flush=True)
+        todo = [i for i in range(len(prompts)) if i not in finished]
+        with Progress("generating", len(todo)) as progress:
+            for first in range(0, len(todo), options.batch_size):
+                numbers = todo[first : first + options.batch_size]
+                chosen |= {kind: [rows[i] for i in numbers] for kind, rows in texts.items()}
+                out = generate(model, index=torch.tensor(numbers), **chosen, **solver)
+                columns = (out.texts, out.tokens, out.evaluations.tolist(), out.new_tokens.tolist())
+                names = ("text", "tokens", "evaluations", "new_tokens")
+                rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+                partial.add(dict(zip(numbers, rows, strict=True)))
+                progress.advance(len(numbers))
+        done = list(partial.records().values())
+        new, evaluations = (sum(r[name] for r in done) for name in ("new_tokens", "evaluations"))
+        head = {"options": settings, "family": model.family, "provenance": provenance()}
+        head |= {"evaluations": evaluations, **texts}
+        found = SampleFile([r["text"] for r in done], [r["tokens"] for r in done], head)
+        write_samples(options.out, found)
+        partial.discard()
     rate = f"{new / max(1, evaluations):.2f} tokens per evaluation"
-    print(f"written: {len(found)} texts to {options.out} ({new} tokens, {rate})")
+    print(f"written: {len(done)} texts to {options.out} ({new} tokens, {rate})")
 
 
 def read_prompts(path: Path, *, chat: bool) -> dict[str, list[Any]]:

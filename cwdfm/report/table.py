@@ -86,4 +86,4 @@ def format_estimate(value: float | None, error: float | None = None) -> str:
     if not error or not math.isfinite(error) or not math.isfinite(value):
         return f"{value:.5g}" if value < 1000 else f"{value:,.0f}"
     digits = min(4, max(0, 1 - math.floor(math.log10(error))))
-    return f"{value:,.{digits}f} ± {error:,.{digits}f}"
+    return f"{value:z,.{digits}f} ± {error:,.{digits}f}"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cwdfm
+from cwdfm.cli import sample_prompts
 from cwdfm.sample_file import read_samples
 from tests.support.command import command, rejected
 from tests.support.language import write_llada
@@ -44,6 +45,39 @@ def test_texts_equal_those_of_the_library(folder: Path, tmp_path: Path, kind: st
     assert found.texts == expected.texts
     assert found.tokens == expected.tokens
     assert found.head["evaluations"] == int(expected.evaluations.sum())
+
+
+def test_an_interrupted_job_resumes(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prompts, out = write(tmp_path / "prompts.jsonl", ROWS["prompt"]), tmp_path / "out.jsonl"
+    words = [str(folder), "--prompts", prompts, "--out", str(out), "--max-new-tokens", "4"]
+    with monkeypatch.context() as context:
+        context.setattr(sample_prompts, "generate", interrupted_at_the_second_call())
+        with pytest.raises(KeyboardInterrupt):
+            sample_prompts.main([*words, "--batch-size", "2"])
+    with pytest.raises(cwdfm.InputError, match="different settings"):
+        sample_prompts.main([*words, "--seed", "1"])
+    sample_prompts.main([*words, "--batch-size", "1"])
+    assert "resuming: 2 of 3" in capsys.readouterr().out
+    expected = cwdfm.generate(cwdfm.load(folder), prompts=ROWS["prompt"], max_new_tokens=4)
+    assert read_samples(out).tokens == expected.tokens
+    assert {path.name for path in tmp_path.iterdir()} == {"prompts.jsonl", "out.jsonl"}
+
+
+def interrupted_at_the_second_call() -> Any:
+    calls: list[Any] = []
+
+    def generate(*args: Any, **options: Any) -> Any:
+        calls.append(options)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return cwdfm.generate(*args, **options)
+
+    return generate
 
 
 def test_chat_turns_prompts_into_messages(folder: Path, tmp_path: Path) -> None:
