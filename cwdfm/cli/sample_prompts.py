@@ -103,16 +103,18 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
                 chosen |= {kind: [rows[i] for i in numbers] for kind, rows in texts.items()}
                 out = generate(model, index=torch.tensor(numbers), **chosen, **solver)
                 columns = (out.texts, out.tokens, out.evaluations.tolist(), out.new_tokens.tolist())
-                names = ("text", "tokens", "evaluations", "new_tokens")
-                rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-                partial.add(dict(zip(numbers, rows, strict=True)))
+                names_of = ("text", "tokens", "evaluations", "new_tokens")
+                found = (
+                    dict(zip(names_of, row, strict=True)) for row in zip(*columns, strict=True)
+                )
+                partial.add(dict(zip(numbers, found, strict=True)))
                 progress.advance(len(numbers))
         done = list(partial.records().values())
         new, evaluations = (sum(r[name] for r in done) for name in ("new_tokens", "evaluations"))
         head = {"options": settings, "family": model.family, "provenance": provenance()}
         head |= {"evaluations": evaluations, **texts}
-        found = SampleFile([r["text"] for r in done], [r["tokens"] for r in done], head)
-        write_samples(options.out, found)
+        file = SampleFile([r["text"] for r in done], [r["tokens"] for r in done], head)
+        write_samples(options.out, file)
         partial.discard()
     rate = f"{new / max(1, evaluations):.2f} tokens per evaluation"
     print(f"written: {len(done)} texts to {options.out} ({new} tokens, {rate})")

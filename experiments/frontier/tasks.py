@@ -7,7 +7,7 @@ other processes where it is slow.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -99,7 +99,7 @@ class Molecules(Task):
     """A model of molecules. The most unique molecules win, if as many are novel as with Euler."""
 
     trained: Any = None
-    training: CanonicalSet | None = None
+    training: CanonicalSet = field(default_factory=lambda: CanonicalSet([]))
     statistics: ReferenceStatistics | None = None  # for FCD
 
     def draw(self, sampler: Sampler, seed: int) -> tuple[Callable[[], Scores], float]:
