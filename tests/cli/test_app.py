@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -118,7 +117,11 @@ def address() -> Iterator[str]:
                 break
         assert found is not None, "the app did not start"
         yield found[0]
-        server.send_signal(signal.SIGINT)
+        server.terminate()
+        try:
+            server.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            server.kill()
 
 
 @pytest.fixture(scope="module")
