@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from cwdfm.data.fragments import Fragment, expand_holes, has_ranges
 from cwdfm.data.smiles import SmilesTokenizer
-from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_instance, check_integer, check_strings, describe
+from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.language.generate import generate_text
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.results import Generated
@@ -27,40 +26,10 @@ from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver.sample import Progress
 from cwdfm.solver_config import make_solver
+from cwdfm.trained import Trained, auto_batch_size, prompt_tokens
 
-# Peak activation memory of the trunk per token, in units of 4 * width bytes: the MLP of four times
-# the width, q, k, v and the residual stream.
-_ACTIVATIONS = 24
-_WIDTH = 1024  # assumed for networks that do not say
 FRAGMENT_TRIES = 20  # per sample, until it is valid and contains the fragment
 _NOISES = 64  # sequences of noise that the law of lengths is averaged over
-_CPU_BUDGET = 2**30
-_MAX_BATCH = {"cpu": 256, "cuda": 4096}  # larger batches are not faster and report progress rarely
-
-
-@runtime_checkable
-class Trained(Protocol):
-    """A trained model, such as `Pretrained`."""
-
-    @property
-    def model(self) -> Any:
-        """The network."""
-
-    @property
-    def method(self) -> Method:
-        """How the network is sampled and scored."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Between text and data tokens."""
-
-    @property
-    def length(self) -> int:
-        """Tokens per sequence in training."""
-
-    @property
-    def fix_first(self) -> bool:
-        """Whether the first token was always given in training."""
 
 
 @overload
@@ -246,7 +215,7 @@ def generate_with_fragment(
         if len(pending) == 0:
             break
         again = attempt(pending, tries, int((pending < recorded).sum()))
-        best = _replaced(best, again, pending)
+        best = best.replaced(pending, again)
     return best
 
 
@@ -266,25 +235,6 @@ def length_law(trained: Trained, length: int) -> NDArray[np.float64] | None:
     logits_BNV = source.data_logits(trained.model(x_BN, torch.zeros(_NOISES, device=device)))
     end_BN = logits_BNV.double().softmax(-1)[..., trained.tokenizer.eos_id]
     return end_BN.mean(0)[1:].cpu().numpy()
-
-
-def _replaced(old: Samples, new: Samples, index_A: Tensor) -> Samples:
-    """Replace the samples at index_A [A]; the evaluations of both count."""
-    index_A = index_A.to(old.tokens.device)
-    names = ("tokens", "updates", "loops", "plausibility", "fixed")
-    pairs = {name: (getattr(old, name), getattr(new, name)) for name in names}
-    merged = {n: a.index_copy(0, index_A, b) for n, (a, b) in pairs.items() if a is not None}
-    recording = old.recording
-    if recording is not None and new.recording is not None:
-        rows = index_A[: len(new.recording.start)].tolist()
-        recording = recording.replaced(rows, new.recording)
-    return replace(
-        old,
-        **merged,
-        recording=recording,
-        evaluations=old.evaluations.index_add(0, index_A, new.evaluations),
-        logit_evaluations=old.logit_evaluations + new.logit_evaluations,
-    )
 
 
 def _check_flow_options(
@@ -325,74 +275,3 @@ def _find_solver(method: Method, solver: object, temperature: float | None) -> o
     if not has:
         raise InputError(f"{solver!r} has no temperature; omit it, or set it inside the solver")
     return replace(solver, **options)  # type: ignore[type-var]
-
-
-def prompt_tokens(
-    trained: Trained,
-    *,
-    length: int | None = None,
-    prompt: str | None = None,
-    template: str | Sequence[str] | None = None,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Encode a prompt or template: tokens [N] and the mask [N] of those to keep.
-
-    For a list of templates, both are [B, N].
-
-    Both are None if no token is fixed. A prompt fixes the beginning of the sequence. A template
-    fixes the whole sequence, including its end, except for its holes (`Tokenizer.holes`), which are
-    filled with text tokens. A text template may be shorter than the model's sequences. `length`, if
-    given, must equal the length of the template; this permits templates longer than the model's
-    sequences.
-    """
-    if prompt is not None and template is not None:
-        raise InputError(
-            "prompt and template are mutually exclusive; a template can begin with the prompt"
-        )
-    if template is not None and not isinstance(template, str):
-        if not isinstance(template, Sequence):
-            raise InputError(f"template must be a string or a list, got {describe(template)}")
-        check_strings("template", template, "templates")
-        rows = [prompt_tokens(trained, length=length, template=each) for each in template]
-        tokens, fixed = zip(*rows, strict=True)
-        if len(sizes := sorted({len(row) for row in tokens})) > 1:
-            raise InputError(
-                f"the templates have {sizes[0]} to {sizes[-1]} tokens, including their holes; all "
-                f"must have the same number"
-            )
-        return torch.stack(tokens), torch.stack(fixed)
-    for name, text in (("prompt", prompt), ("template", template)):
-        if text is not None:
-            check_instance(name, text, str, "'CC'")
-    requested, tokenizer = length, trained.tokenizer
-    length = trained.length if requested is None else requested
-    check_integer("length", length)
-    if template is not None:
-        if isinstance(tokenizer, SmilesTokenizer):
-            template = expand_holes(template)
-        row = tokenizer.frame(tokenizer.encode_template(template), length, whole=True)
-        if requested is not None and requested != len(row):
-            raise InputError(
-                f"the template has {len(row)} tokens, including its holes, but length is "
-                f"{requested}; omit length or set it to {len(row)}",
-                fields=("length",),
-            )
-    elif prompt is not None:
-        row = tokenizer.frame(tokenizer.encode(prompt), length, whole=False)
-    elif trained.fix_first:
-        row = [tokenizer.bos_id] + [None] * (length - 1)
-    else:
-        return None, None
-    free = torch.tensor([token is None for token in row])
-    return torch.tensor([token or 0 for token in row]), ~free
-
-
-def auto_batch_size(trained: Trained, length: int | None = None) -> int:
-    """The number of sequences of a length that fit into the free memory, up to a useful maximum.
-
-    The default length is the model's.
-    """
-    device = model_device(trained.model) or torch.device("cpu")
-    width = getattr(getattr(trained.model, "config", None), "width", _WIDTH)
-    bytes_each = (length or trained.length) * width * 4 * _ACTIVATIONS
-    budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
-    return max(1, min(budget // bytes_each, _MAX_BATCH.get(device.type, 256)))

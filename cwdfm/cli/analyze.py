@@ -21,7 +21,7 @@ from cwdfm.cli.progress import Progress
 from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer, load_extra
 from cwdfm.files import write_errors, write_json
-from cwdfm.generation import auto_batch_size, generate, prompt_tokens
+from cwdfm.generation import generate
 from cwdfm.likelihood.dataset import load_held_out
 from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.ops.random import check_seed
@@ -31,6 +31,7 @@ from cwdfm.report import check_folder, report_folder
 from cwdfm.report.analysis import context_plot, context_table, updates_plot, updates_table
 from cwdfm.solver_config import POWER, SOLVERS, build_solver, option_names, solvers_with
 from cwdfm.source import MaskSource
+from cwdfm.trained import auto_batch_size, prompt_tokens
 from cwdfm.weight.neighbor import Boundary
 
 T = TypeVar("T", bound="Shared")

@@ -12,7 +12,7 @@ from cwdfm.cli.options import flag
 from cwdfm.cli.sample import Job, file_header, make_job
 from cwdfm.cli.sample_options import check, parse_options
 from cwdfm.errors import check_integer
-from cwdfm.generation import generate_samples, prompt_tokens
+from cwdfm.generation import generate_samples
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained.model import load_trained
 from cwdfm.report.replay import replay_page
@@ -20,6 +20,7 @@ from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver.recording import Recording
 from cwdfm.solver.sample import sample
 from cwdfm.solver_config import SOLVERS, build_solver
+from cwdfm.trained import prompt_tokens
 
 MAX_SAMPLES, MAX_STEPS = 256, 4096  # of the app; the command has no such limits
 PILOT = 16  # samples that estimate the number of evaluations

@@ -29,7 +29,7 @@ from cwdfm.data.smiles import SmilesTokenizer, canonical
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
-from cwdfm.generation import auto_batch_size, generate, prompt_tokens
+from cwdfm.generation import generate
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
@@ -40,6 +40,7 @@ from cwdfm.sample_file import LINES, PartialSamples, SampleFile, read_samples, w
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver.recording import Recording, check_record
 from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, Name, build_solver
+from cwdfm.trained import auto_batch_size, prompt_tokens
 
 RECORDED = 8  # samples in a recording, fewer if they would have more steps x tokens than this
 RECORDED_CELLS = 2**21  # about 4 MB

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from cwdfm.errors import InputError, check_bool, check_integer, load_extra, require
-from cwdfm.generation import auto_batch_size
 from cwdfm.integrations.model_view import view_model
 from cwdfm.language.model import LanguageModel
 from cwdfm.method import Flow, Method
 from cwdfm.method.base import SampleRequest
 from cwdfm.pretrained import load
 from cwdfm.solver_config import make_solver
+from cwdfm.trained import auto_batch_size
 
 _load = partial(load_extra, extra="lm-eval")
 _TemplateLM: Any = _load("lm_eval.api.model").TemplateLM

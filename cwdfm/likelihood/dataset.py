@@ -19,12 +19,12 @@ from cwdfm.data import CORPORA, TokenData, is_prepared
 from cwdfm.data import load as load_data
 from cwdfm.data.text.pack import held_out_padding
 from cwdfm.errors import InputError, check_integer, check_mask, check_strings, describe
-from cwdfm.generation import Trained, auto_batch_size, prompt_tokens
 from cwdfm.likelihood.bound import Bound, NegativeLogLikelihood
 from cwdfm.method import Method
 from cwdfm.method.flow import flow_of
 from cwdfm.metrics.folds import ratio
 from cwdfm.model.predict import model_device
+from cwdfm.trained import Trained, auto_batch_size, prompt_tokens
 from cwdfm.weight import Weight
 
 

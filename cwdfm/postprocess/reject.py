@@ -128,27 +128,8 @@ def rejection_sample(
         pending_A = rejected_A
         if len(pending_A) == 0 or number == reject.max_tries:
             break
-        best = _merge(best, attempt(pending_A, derive_seed(seed, -number)), pending_A)
+        new = attempt(pending_A, derive_seed(seed, -number))
+        assert new.plausibility is not None
+        better_A = new.plausibility > best.plausibility[pending_A]
+        best = best.replaced(pending_A, new, better_A)
     return best
-
-
-def _merge(best: Samples, new: Samples, index_A: Tensor) -> Samples:
-    """Replace the samples at index_A [A] by new ones where those are more plausible."""
-    assert best.plausibility is not None
-    assert new.plausibility is not None
-    better_A = new.plausibility > best.plausibility[index_A]
-    replaced_A = index_A[better_A]
-
-    def merge(old: Tensor, fresh: Tensor) -> Tensor:
-        return old.index_copy(0, replaced_A, fresh[better_A])
-
-    return Samples(
-        tokens=merge(best.tokens, new.tokens),
-        updates=merge(best.updates, new.updates),
-        loops=merge(best.loops, new.loops),
-        evaluations=best.evaluations.index_add(0, index_A, new.evaluations),
-        logit_evaluations=best.logit_evaluations + new.logit_evaluations,
-        plausibility=merge(best.plausibility, new.plausibility),
-        fixed=best.fixed,
-        decode=best.decode,
-    )

@@ -64,26 +64,49 @@ class Samples:
             torch.cat([getattr(part, name) for part in parts])
             for name in ("tokens", "updates", "loops", "evaluations")
         )
-        total = sum(part.logit_evaluations for part in parts)
         scores = [part.plausibility for part in parts if part.plausibility is not None]
-        plausibility = torch.cat(scores) if scores and len(scores) == len(parts) else None
         fixed = None
         if any(part.fixed is not None for part in parts):
-            none = [torch.zeros_like(part.tokens, dtype=torch.bool) for part in parts]
-            given = [
-                blank if p.fixed is None else p.fixed for p, blank in zip(parts, none, strict=True)
-            ]
-            fixed = torch.cat(given)
+            none = (torch.zeros_like(part.tokens, dtype=torch.bool) for part in parts)
+            given = (part.fixed for part in parts)
+            fixed = torch.cat([n if f is None else f for f, n in zip(given, none, strict=True)])
         return cls(
             tokens,
             updates,
             loops,
             evaluations,
-            total,
-            plausibility,
+            sum(part.logit_evaluations for part in parts),
+            torch.cat(scores) if scores and len(scores) == len(parts) else None,
             fixed,
             parts[0].recording,
             parts[0].decode,
+        )
+
+    def replaced(
+        self, index_A: Tensor, new: "Samples", where_A: Tensor | slice = slice(None)
+    ) -> "Samples":
+        """The samples at index_A [A] replaced by new ones, or only those that where_A [A] marks.
+
+        The evaluations of all old and new samples count.
+        """
+        index_A = index_A.to(self.tokens.device)
+        names = ("tokens", "updates", "loops", "plausibility", "fixed")
+        pairs = {name: (getattr(self, name), getattr(new, name)) for name in names}
+        merged = {
+            name: old.index_copy(0, index_A[where_A], fresh[where_A])
+            for name, (old, fresh) in pairs.items()
+            if old is not None
+        }
+        recording = self.recording
+        if recording is not None and new.recording is not None:
+            rows = index_A[: len(new.recording.start)].tolist()
+            recording = recording.replaced(rows, new.recording)
+        return replace(
+            self,
+            **merged,
+            evaluations=self.evaluations.index_add(0, index_A, new.evaluations),
+            logit_evaluations=self.logit_evaluations + new.logit_evaluations,
+            recording=recording,
         )
 
 

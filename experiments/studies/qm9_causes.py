@@ -19,10 +19,10 @@ from torch import Tensor
 import cwdfm
 from cwdfm import data
 from cwdfm.files import write_json
-from cwdfm.generation import prompt_tokens
 from cwdfm.metrics.molecule import CanonicalSet
 from cwdfm.pretrained import Pretrained
 from cwdfm.provenance import provenance
+from cwdfm.trained import prompt_tokens
 from cwdfm.weight import Neighbor
 from experiments.studies.qm9_search import counts
 

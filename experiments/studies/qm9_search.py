@@ -34,7 +34,7 @@ import torch
 import cwdfm
 from cwdfm import data
 from cwdfm.files import write_json
-from cwdfm.generation import auto_batch_size, generate, prompt_tokens
+from cwdfm.generation import generate
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.postprocess.refine import Refine
 from cwdfm.postprocess.reject import Reject
@@ -44,6 +44,7 @@ from cwdfm.solver_config import Name, SolverChoice
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
+from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.results import record
 from experiments.tasks.train import Snapshots
 

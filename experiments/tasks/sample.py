@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 
 from cwdfm.errors import InputError
-from cwdfm.generation import auto_batch_size, generate
+from cwdfm.generation import generate
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver import Samples
 from cwdfm.solver_config import SolverChoice
+from cwdfm.trained import auto_batch_size
 from experiments.store import Store
 from experiments.tasks.base import Corpus, Resources, Result, Task
 from experiments.tasks.corpora import check_corpus

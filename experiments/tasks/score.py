@@ -11,7 +11,6 @@ import torch
 from cwdfm.data import CORPORA, TokenData, is_prepared, load, load_reference
 from cwdfm.data.reference import canonical_texts
 from cwdfm.errors import InputError, NotInstalled
-from cwdfm.generation import auto_batch_size, prompt_tokens
 from cwdfm.likelihood.dataset import held_out_likelihood, load_held_out
 from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
@@ -23,6 +22,7 @@ from cwdfm.metrics.text_model import hub_progress_bars, locate_model, model_fing
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import SolverChoice
+from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.store import Store
 from experiments.tasks.base import Resources, Result, Task, Unavailable
 from experiments.tasks.corpora import check_corpus

@@ -24,7 +24,7 @@ from cwdfm.cli.sample import main as sample_main
 from cwdfm.cli.sample_options import Options, parse_options, settings
 from cwdfm.errors import RunError
 from cwdfm.files import held, lock_file
-from cwdfm.generation import auto_batch_size, generate, prompt_tokens
+from cwdfm.generation import generate
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow_config import LOSSES, PATHS
 from cwdfm.pretrained.model import load_trained
@@ -32,6 +32,7 @@ from cwdfm.report import TextSettings
 from cwdfm.sample_file import PartialSamples, SampleFile, read_samples, write_samples
 from cwdfm.solver_config import SOLVERS
 from cwdfm.train.config import TrainConfig
+from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.cli import options as repro_options
 from tests.support.command import command
 

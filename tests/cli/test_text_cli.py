@@ -8,8 +8,9 @@ import torch
 import cwdfm
 from cwdfm import data
 from cwdfm.cli import prepare, sample, train
-from cwdfm.generation import generate, prompt_tokens
+from cwdfm.generation import generate
 from cwdfm.sample_file import read_samples
+from cwdfm.trained import prompt_tokens
 
 TINY = ["--steps", "4", "--batch-size", "4", "--log-every", "2", "--validate-every", "4"]
 TINY += ["--validation-rows", "4", "--elbo-rows", "2", "--previews", "2", "--preview-steps", "3"]

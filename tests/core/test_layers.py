@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
     {"method"},
     {"baselines"},
     {"solver_config"},
-    {"metrics", "language", "recommend"},
+    {"metrics", "language", "recommend", "trained"},
     {"generation"},
     {"likelihood.dataset"},
     {"pretrained", "report"},

@@ -16,10 +16,11 @@ from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.cli.main import main
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
-from cwdfm.generation import generate, prompt_tokens
+from cwdfm.generation import generate
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.postprocess.base import combine
 from cwdfm.sample_file import read_samples
+from cwdfm.trained import prompt_tokens
 from tests.support.models import SmallModel, constant
 from tests.support.postprocess import MASK, SCHEDULE, UNIFORM, InconsistentSplitModel, N, V
 from tests.support.stats import assert_follows, histogram

@@ -8,7 +8,8 @@ import torch
 
 import cwdfm
 from cwdfm.errors import InputError
-from cwdfm.generation import generate, prompt_tokens
+from cwdfm.generation import generate
+from cwdfm.trained import prompt_tokens
 from tests.support.models import SmallModel
 from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V
 from tests.support.stats import assert_differs, assert_follows, histogram

@@ -11,11 +11,12 @@ import torch
 
 import cwdfm
 from cwdfm.errors import InputError
-from cwdfm.generation import generate, prompt_tokens
+from cwdfm.generation import generate
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess.reject import rejection_sample
+from cwdfm.trained import prompt_tokens
 from tests.support.models import SmallModel
 from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
 from tests.support.stats import assert_differs, assert_follows, histogram
