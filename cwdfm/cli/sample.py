@@ -107,6 +107,7 @@ def main(arguments: list[str]) -> None:
     streamed = str(options.out) == STREAM
     if options.record and streamed:
         raise InputError("--record requires a file; omit it, or give --out FILE")
+    written = 0
     with standard_output(options.out, "samples.jsonl") as out:
         options = replace(options, out=out)
         with options.flag_names:
@@ -142,7 +143,8 @@ def main(arguments: list[str]) -> None:
                         path = write_recording(job)
                         print(f"written: a recording of {job.recorded} samples to {path}")
         if streamed and not trained.tokenizer.has_line_breaks:
-            out.write_text("".join(f"{text}\n" for text in read_samples(out).texts))
+            texts = read_samples(out).texts if written else []  # --only may leave none
+            out.write_text("".join(f"{text}\n" for text in texts))
 
 
 def make_job(

@@ -17,7 +17,7 @@ from cwdfm.baselines.gidd import GIDD
 from cwdfm.cache import content_digest
 from cwdfm.config import from_config
 from cwdfm.data.tokenizer import tokenizer_from_json
-from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer
+from cwdfm.errors import MAX_LENGTH, InputError, NotInstalled, check_instance, check_integer
 from cwdfm.files import check_fields, check_regular, read_json, read_tensors
 from cwdfm.method import Flow, Method
 from cwdfm.model.conditions import Categorical, Numeric
@@ -86,6 +86,8 @@ def _read_own(folder: Path, config: dict[str, Any]) -> Checkpoint:
         )
     try:
         fields, shape = _read_config(config)
+    except NotInstalled:
+        raise
     except InputError as error:
         path = folder / "config.json"
         raise InputError(f"{path} is invalid: {error}; copy or train the model again") from error

@@ -31,8 +31,10 @@ def test_samples_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ended = command("sample", MODEL, "--out", "-", *DRAW)
     expected = cwdfm.load(MODEL).generate(n=6, steps=4).texts
     assert ended.stdout.splitlines() == expected
-    assert "written" in ended.stderr
     assert not list(tmp_path.iterdir())
+    ended = command("sample", MODEL, "--out", "-", "--n", "2", "--steps", "1", "--only", "valid")
+    assert (ended.returncode, ended.stdout) == (0, "")  # both are invalid
+    assert "2 invalid of 2" in ended.stderr
     assert "--record" in rejected("sample", MODEL, "--out", "-", "--record")
     monkeypatch.setenv("RANK", "0")
     assert "torchrun" in rejected("sample", MODEL, "--out", "-", *DRAW)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 import cwdfm
 from cwdfm.data import SmilesTokenizer
+from cwdfm.errors import NotInstalled
 from cwdfm.method import Flow
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.model.presets import preset
@@ -98,6 +100,12 @@ def test_device_errors_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiT, "to", full)
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         cwdfm.load("qm9-uniform-small")
+
+
+def test_a_missing_extra_is_not_reported_as_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(NotInstalled, match=r"^tokenizers is required.*cwdfm\[text\]'$"):
+        cwdfm.load("novels-small")
 
 
 def test_invalid_folders(tmp_path: Path) -> None:
