@@ -1,159 +1,195 @@
 """Quality per model evaluation: every sampler at every budget, on equal terms.
 
-    python -m experiments run frontier --out frontier.json
+    python -m experiments run frontier --out DIR
 
 For every task, budget and family of samplers, the same number of candidates is compared on a seed
-of its own, and the best one is measured with other seeds. No sampler uses more than the budget; the
-evaluations that it needed on average are recorded, and so are the scores of all candidates.
+of its own, and the best one is measured with other seeds. No sample costs more evaluations than the
+budget; the number that it needed on average is recorded, and so are the scores of all candidates.
 
-Finished rows are kept in the output file: the same command continues. `--tasks` divides the work
-between processes.
+Every draw is kept, so the same command continues after any interruption. It writes the result to
+DIR/frontier.json. Drawing and scoring may run on different machines with `--stages`: draw, score,
+draw, score (the second draws are those of the chosen samplers). `--tasks` and `--budgets` divide
+the work between commands, `--time-limit` ends one.
 """
 
 import argparse
 import json
-import statistics
+import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import asdict
-from functools import partial
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import cwdfm
-from cwdfm import data
 from cwdfm.device import find_device
+from cwdfm.errors import InputError
 from cwdfm.files import write_json
-from cwdfm.metrics.evaluator import EvaluatorLM
-from cwdfm.metrics.molecule import CanonicalSet
-from cwdfm.metrics.reference_statistics import ReferenceStatistics
 from cwdfm.provenance import provenance
-from cwdfm.recommend import Recommendation as Sampler
-from cwdfm.recommend import recommend_for
-from experiments.frontier.families import families
-from experiments.frontier.tasks import LENGTH, Exact, Molecules, Scores, Task, Text
+from experiments.frontier.search import Plan, advance, prepare, rows, unit_file
+from experiments.frontier.tasks import LENGTH, Exact, Molecules, Task, Text
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256)
-SEARCH_SEED = 1000
-EXACT_SAMPLES = 80  # times as many as of a model, for a small sampling error of total variation
+Unit = tuple[str, int | None]  # a task and a budget
+Finished = tuple[str, int | None, float]
+EXACT_SAMPLES = 8  # times as many as of a model, for a small sampling error of total variation
 
 
-def measure(task: Task, options: argparse.Namespace, record: dict[str, Any]) -> Iterator[None]:
-    """Search and measure every family at every budget; finished rows are skipped."""
-    rows, references = record["rows"], record["references"]
-    done = {(row["budget"], row["family"]) for row in rows if row["task"] == task.name}
-    with ProcessPoolExecutor(options.workers) as pool:
-        start = partial(_start, task, ThreadPoolExecutor(1) if isinstance(task, Text) else pool)
-        if task.name not in references:
-            euler = Sampler("euler", max(options.budgets), "t")
-            references[task.name] = start(euler, SEARCH_SEED)[0].result()
-        task.reference = references[task.name]
-        for budget in options.budgets:
-            found = families(budget, task.length, masked=task.masked, candidates=options.candidates)
-            if isinstance(task, Molecules | Text):
-                method = task.trained.method
-                found["recommended"] = [recommend_for(method, budget, task.length)]
-            for family, candidates in found.items():
-                if (budget, family) in done:
-                    continue
-                tried = [start(each, SEARCH_SEED)[0] for each in candidates]
-                searched = [
-                    (c, future.result()) for c, future in zip(candidates, tried, strict=True)
-                ]
-                chosen = task.choose(searched)
-                runs = [[start(each, seed) for each in chosen] for seed in options.seeds]
-                scores = [task.combine([future.result() for future, *_ in run]) for run in runs]
-                flat = [each for run in runs for each in run]
-                row = {
-                    "task": task.name,
-                    "budget": budget,
-                    "family": family,
-                    "samplers": [asdict(each) for each in chosen],
-                    "evaluations": statistics.fmean(evaluations for _, evaluations, _ in flat),
-                    "seconds": statistics.fmean(seconds for *_, seconds in flat),
-                    "scores": {name: [each[name] for each in scores] for name in scores[0]},
-                    "search": [{"sampler": asdict(c), "scores": s} for c, s in searched],
-                }
-                rows.append(row)
-                _print(row)
-                yield
+@dataclass(frozen=True)
+class Config:
+    """Everything that determines the result; an output folder has one."""
+
+    samples: int
+    candidates: int
+    seeds: tuple[int, ...]
+    data: str
+    fcd: bool
+    text_models: tuple[str, ...]
+    text_data: str | None
+    eval_models: tuple[str, ...]
+    device: str
+
+    def make(self, name: str) -> Task:
+        """The task of this name; its model and data are loaded."""
+        kind, _, which = name.partition(", ")
+        masked = which == "mask"
+        if kind == "exact":
+            return Exact(name, masked, LENGTH, EXACT_SAMPLES * self.samples)
+        if kind == "QM9":
+            trained = cwdfm.load(f"qm9-{which}-small").to(self.device)
+            sizes = (trained.length, self.samples, None)
+            return Molecules(name, masked, *sizes, trained, self.data, self.fcd)
+        (model,) = (each for each in self.text_models if Path(each).name == which)
+        trained = cwdfm.load(model).to(self.device)
+        sizes = (trained.length, self.samples, None)
+        evaluators = (self.eval_models, self.device)
+        masked = trained.source.marks_noise
+        return Text(name, masked, *sizes, trained, self.text_data, *evaluators)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of all tasks."""
+        fixed = [f"{kind}, {source}" for kind in ("exact", "QM9") for source in ("mask", "uniform")]
+        return fixed + [f"text, {Path(model).name}" for model in self.text_models]
 
 
-def _start(
-    task: Task, pool: Any, sampler: Sampler, seed: int
-) -> tuple[Future[Scores], float, float]:
-    """Draw samples, and score them in the pool: (scores, evaluations per sample, seconds)."""
-    begin = time.perf_counter()
-    score, evaluations = task.draw(sampler, seed)
-    return pool.submit(score), evaluations, time.perf_counter() - begin
+@cache
+def loaded(config: Config, name: str) -> Task:
+    """The task of this name, once per process."""
+    return config.make(name)
 
 
-def _print(row: dict[str, Any]) -> None:
-    means = {name: statistics.fmean(x) for name, x in row["scores"].items()}
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
-    print(f"{row['task']:16} {row['budget']:4} {row['family']:20} {shown}", flush=True)
+def run_unit(
+    unit: Unit, *, config: Config, folder: Path, plan: Plan, stages: tuple[str, ...]
+) -> Finished:
+    """Advance a task at a budget, or prepare it if the budget is None."""
+    begin, (name, budget) = time.perf_counter(), unit
+    task = loaded(config, name)
+    measured = prepare(task, folder, stages)
+    if budget is not None and measured is not None:
+        advance(task, budget, folder, plan, measured, stages)
+    return name, budget, time.perf_counter() - begin
 
 
-def make_tasks(options: argparse.Namespace) -> dict[str, Callable[[], Task]]:
-    """The tasks by name; their models and data are loaded when one is called."""
-    device, samples = str(find_device(options.device)), options.samples
-    tasks: dict[str, Callable[[], Task]] = {}
-    for masked, kind in ((True, "mask"), (False, "uniform")):
-        name = f"exact, {kind}"
-        tasks[name] = partial(Exact, name, masked, LENGTH, EXACT_SAMPLES * samples, device=device)
-        name = f"QM9, {kind}"
-        tasks[name] = partial(molecules, name, f"qm9-{kind}-small", options, device)
-    for model in options.text_models:
-        tasks[f"text, {Path(model).name}"] = partial(text, model, options, device)
-    return tasks
+def run(config: Config, options: argparse.Namespace, plan: Plan) -> None:
+    """Advance all units, the most expensive ones first."""
+    deadline, tasks = time.monotonic() + options.time_limit, options.tasks or config.tasks
+    stages = tuple(options.stages)
+    advance_unit = partial(run_unit, config=config, folder=options.out, plan=plan, stages=stages)
+    groups: list[list[Unit]] = [
+        [(name, None) for name in tasks],
+        [(name, budget) for budget in sorted(options.budgets, reverse=True) for name in tasks],
+    ]
+    for group in groups:  # preparations are finished before the budgets begin
+        if options.workers:
+            finished = _in_processes(advance_unit, group, options.workers, deadline)
+        else:
+            finished = (advance_unit(each) for each in group if time.monotonic() < deadline)
+        for name, budget, seconds in finished:
+            label = "prepared" if budget is None else f"{budget} evaluations"
+            print(f"{name}, {label}: {seconds:.0f} s", flush=True)
 
 
-def molecules(name: str, model: str, options: argparse.Namespace, device: str) -> Molecules:
-    """A bundled model of QM9; FCD is computed against the held-out molecules."""
-    trained = cwdfm.load(model).to(device)
-    found = data.load("qm9")
-    reference = ReferenceStatistics.of(found.texts("valid")) if options.fcd else None
-    masked = trained.method.source.marks_noise
-    training = CanonicalSet(found.texts("train"))
-    return Molecules(
-        name, masked, trained.length, options.samples, None, trained, training, reference
-    )
+def _in_processes(
+    advance_unit: Callable[[Unit], Finished], group: list[Unit], workers: int, deadline: float
+) -> Iterator[Finished]:
+    """Run units in processes; after the deadline none is started."""
+    waiting, running = list(group), set[Future[Finished]]()
+    # A forked process cannot use a GPU.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        while running or (waiting and time.monotonic() < deadline):
+            while waiting and len(running) < workers and time.monotonic() < deadline:
+                running.add(pool.submit(advance_unit, waiting.pop(0)))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (each.result() for each in done)
 
 
-def text(model: str, options: argparse.Namespace, device: str) -> Text:
-    """A model of text and the evaluator LMs."""
-    trained = cwdfm.load(model).to(device)
-    evaluators = [EvaluatorLM(name, device=device).load() for name in options.eval_models]
-    name, masked = f"text, {Path(model).name}", trained.method.source.marks_noise
-    return Text(name, masked, trained.length, options.samples, None, trained, evaluators)
+def collect(config: Config, folder: Path) -> dict[str, Any]:
+    """The record of all finished rows."""
+    found = []
+    for name in config.tasks:
+        if budgets := [b for b in BUDGETS if unit_file(folder, name, b).exists()]:
+            task = config.make(name)
+            prepare(task, folder, ())
+            found += [row for budget in budgets for row in rows(task, budget, folder)]
+    return {"config": vars(config), "rows": found}
 
 
 def main(arguments: list[str]) -> None:
     """`python -m experiments run frontier`."""
     parser = argparse.ArgumentParser("python -m experiments run frontier", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--tasks", nargs="+", help="such as 'QM9, mask'; all by default")
-    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
+    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, choices=BUDGETS)
+    parser.add_argument("--families", nargs="+", default=[], help="all by default")
+    parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
+    parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds")
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
     parser.add_argument("--candidates", type=int, default=6, help="samplers of each family")
+    parser.add_argument("--data", default="qm9", help="QM9, or a prepared copy of it")
     parser.add_argument("--fcd", action="store_true", help="compute FCD of molecules")
     parser.add_argument("--text-models", nargs="+", default=[], help="models of text")
-    parser.add_argument("--eval-models", nargs="+", default=[], help="causal LMs that score text")
-    parser.add_argument("--workers", type=int, default=8, help="processes that score molecules")
+    parser.add_argument("--text-data", help="held-out text: fits the learned confidence")
+    parser.add_argument(
+        "--eval-models", nargs="+", default=[], help="score text; the first chooses"
+    )
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0: this one")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args(arguments)
-    if options.text_models and not options.eval_models:
-        parser.error("--text-models requires --eval-models")
-    tasks = make_tasks(options)
-    if unknown := set(options.tasks or ()) - set(tasks):
-        parser.error(f"unknown tasks {sorted(unknown)}; choose from {list(tasks)}")
-    names = ("budgets", "samples", "seeds", "candidates", "text_models", "eval_models", "device")
-    record: dict[str, Any] = {"rows": [], "references": {}}
-    if options.out.exists():
-        record = json.loads(options.out.read_text())
-    record |= provenance() | {"config": {name: getattr(options, name) for name in names}}
-    for name in options.tasks or tasks:
-        for _ in measure(tasks[name](), options, record):
-            write_json(options.out, record)
+    config = Config(
+        options.samples,
+        options.candidates,
+        tuple(options.seeds),
+        options.data,
+        options.fcd,
+        tuple(options.text_models),
+        options.text_data,
+        tuple(options.eval_models),
+        str(find_device(options.device)),
+    )
+    if unknown := set(options.tasks or ()) - set(config.tasks):
+        parser.error(f"unknown tasks {sorted(unknown)}; choose from {config.tasks}")
+    check_same(config, options.out)
+    plan = Plan(config.seeds, config.candidates, tuple(options.families))
+    run(config, options, plan)
+    record = collect(config, options.out)
+    known = options.out / "frontier.json"
+    write_json(known, provenance() | record)
+    print(f"{known}: {len(record['rows'])} rows")
+
+
+STAGES = ("draw", "score")
+SAME = ("samples", "candidates", "seeds")
+
+
+def check_same(config: Config, folder: Path) -> None:
+    """Raise an error if the folder holds draws of another size."""
+    path, sizes = folder / "config.json", {name: getattr(config, name) for name in SAME}
+    if path.exists() and (found := json.loads(path.read_text())) != json.loads(json.dumps(sizes)):
+        raise InputError(f"{folder} holds draws with {found}, not {sizes}; use another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, sizes)

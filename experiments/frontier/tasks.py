@@ -1,31 +1,39 @@
 """What the samplers are compared on: exact targets, molecules and text.
 
-A task draws samples, scores them, and chooses among the candidates of a family. Scoring runs in
-other processes where it is slow.
+A task draws samples, scores them, and chooses among the candidates of a family. Drawing and scoring
+are separate, because they may run on different machines.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import cwdfm
+from cwdfm import data
+from cwdfm.method.base import SampleRequest
+from cwdfm.method.flow import Flow
 from cwdfm.metrics.distribution import distribution_scores
-from cwdfm.metrics.evaluator import LoadedEvaluatorLM
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.metrics.perplexity import generative_perplexity
 from cwdfm.metrics.reference_statistics import ReferenceStatistics
 from cwdfm.metrics.text import sample_entropies
-from cwdfm.recommend import Recommendation as Sampler
+from cwdfm.solver import Samples
+from experiments.frontier.evaluators import Evaluator, load_evaluator
+from experiments.frontier.families import Sampler
 
 SCHEDULE = cwdfm.Polynomial(2.0)
 VOCAB, LENGTH = 2, 8  # of the exact targets
+COUNTS = ("valid", "unique", "novel")
+HELD_OUT = 256  # sequences that measure the confidence and the grid of a model
+Tokens = NDArray[np.int64]
 Scores = dict[str, float]
 Candidates = Sequence[tuple[Sampler, Scores]]
 
@@ -37,16 +45,42 @@ class Task(ABC):
     name: str
     masked: bool
     length: int
-    samples: int
-    reference: Scores | None = None  # of Euler with the largest budget; set before the search
+    samples: int  # per draw
+    reference: Scores | None = None  # of Euler with 256 evaluations; set before the search
+
+    @property
+    @abstractmethod
+    def flow(self) -> tuple[Any, cwdfm.Source, cwdfm.Schedule]:
+        """The model, its source and its schedule."""
 
     @abstractmethod
-    def draw(self, sampler: Sampler, seed: int) -> tuple[Callable[[], Scores], float]:
-        """Samples, as a function that scores them, and the evaluations per sample."""
+    def held_out(self) -> Tensor | None:
+        """Sequences [B, N] that the model was not trained on, if there are any."""
+
+    @abstractmethod
+    def draw(self, sampler: Sampler, seed: int) -> Samples:
+        """Samples of this seed."""
+
+    @property
+    @abstractmethod
+    def can_score(self) -> bool:
+        """Whether what `score` needs is here."""
+
+    @abstractmethod
+    def score_names(self, *, final: bool) -> tuple[str, ...]:
+        """The names of the scores."""
+
+    @abstractmethod
+    def score(self, tokens: Tokens, *, final: bool) -> Scores:
+        """The scores of samples; some are computed only of the `final` ones, not in the search."""
 
     @abstractmethod
     def choose(self, tried: Candidates) -> list[Sampler]:
         """The best candidate; several if the result is interpolated between them."""
+
+    def recommended(self, sampler: Sampler, candidates: int) -> list[Sampler]:
+        """The candidates for the recommendation: itself."""
+        return [sampler]
 
     def combine(self, scores: Sequence[Scores]) -> Scores:
         """The result of the chosen samplers."""
@@ -57,55 +91,132 @@ class Task(ABC):
 class Exact(Task):
     """A ring of tokens that tend to agree with their neighbors; the error is total variation."""
 
-    device: str = "cpu"
+    @cached_property
+    def states(self) -> Tensor:
+        """All sequences, [VOCAB^LENGTH, LENGTH]."""
+        return torch.cartesian_prod(*[torch.arange(VOCAB)] * LENGTH)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def target(self) -> Tensor:
+        agree = (self.states == self.states.roll(-1, 1)).sum(1)
+        return (1.5 * agree + 0.3 * (self.states == 0).sum(1)).double().softmax(0)
+
+    @cached_property
+    def orbits(self) -> Tensor:
+        """The class of every sequence up to rotation and reflection.
+
+        Target and samplers are symmetric, so classes lose nothing, and their shares have a smaller
+        sampling error than those of single sequences.
+        """
+        turned = [each.roll(k, 1) for each in (self.states, self.states.flip(1)) for k in range(8)]
+        first = torch.stack([code(each) for each in turned]).amin(0)
+        classes: Tensor = first.unique(return_inverse=True)[1]
+        return classes
+
+    @cached_property
+    def flow(self) -> tuple[Any, cwdfm.Source, cwdfm.Schedule]:
         source = (cwdfm.MaskSource if self.masked else cwdfm.UniformSource)(VOCAB)
-        states = torch.cartesian_prod(*[torch.arange(VOCAB)] * LENGTH)
-        energy = 1.5 * (states == states.roll(-1, 1)).sum(1) + 0.3 * (states == 0).sum(1)
-        self.target = energy.double().softmax(0)
         exact = cwdfm.ExactPosterior(self.target.reshape((VOCAB,) * LENGTH), source, SCHEDULE)
-        self.flow = (exact, source, SCHEDULE)
+        return exact, source, SCHEDULE
 
-    def draw(self, sampler: Sampler, seed: int) -> tuple[Callable[[], Scores], float]:
-        out = cwdfm.sample(
-            *self.flow,
-            sampler.solver,
+    def held_out(self) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        chosen = torch.multinomial(self.target, 8 * HELD_OUT, True, generator=generator)
+        return self.states[chosen]
+
+    def draw(self, sampler: Sampler, seed: int) -> Samples:
+        model, source, schedule = self.flow
+        request = SampleRequest(
             shape=(self.samples, LENGTH),
             steps=sampler.steps,
-            grid=sampler.grid,
             seed=seed,
-            device=self.device,
+            grid=sampler.options["grid"],
+            postprocess=tuple(p for p in (sampler.refine, sampler.resample) if p is not None),
+            reject=sampler.reject,
         )
-        evaluations = float(out.evaluations.double().mean())
-        if sampler.resample is not None:
-            out = cwdfm.resample(*self.flow, out, sampler.resample, seed=seed)
-            evaluations += float(out.evaluations.double().mean())
-        return partial(total_variation, out.tokens.cpu(), self.target), evaluations
+        return Flow(source, schedule).sample(model, sampler.solver, request)
+
+    @property
+    def can_score(self) -> bool:
+        return True
+
+    def score_names(self, *, final: bool) -> tuple[str, ...]:
+        return ("total variation",)
+
+    def score(self, tokens: Tokens, *, final: bool) -> Scores:
+        drawn = torch.bincount(code(torch.from_numpy(tokens)), minlength=len(self.target))
+        difference = drawn / len(tokens) - self.target
+        classes = torch.zeros(int(self.orbits.max()) + 1, dtype=torch.float64)
+        classes.index_add_(0, self.orbits, difference)
+        return {"total variation": float(classes.abs().sum()) / 2}
 
     def choose(self, tried: Candidates) -> list[Sampler]:
         return [min(tried, key=lambda each: each[1]["total variation"])[0]]
 
 
-def total_variation(tokens_BN: Tensor, target: Tensor) -> Scores:
-    """Between the samples and the target [VOCAB^LENGTH]."""
-    code = (tokens_BN * VOCAB ** torch.arange(LENGTH - 1, -1, -1)).sum(1)
-    share = torch.bincount(code, minlength=len(target)) / len(tokens_BN)
-    return {"total variation": float((share - target).abs().sum()) / 2}
+def code(tokens_BN: Tensor) -> Tensor:
+    """The number of each sequence, [B]."""
+    return (tokens_BN * VOCAB ** torch.arange(LENGTH - 1, -1, -1)).sum(1)
 
 
 @dataclass
-class Molecules(Task):
-    """A model of molecules. The most unique molecules win, if as many are novel as with Euler."""
+class Trained(Task):
+    """A trained model."""
 
     trained: Any = None
-    training: CanonicalSet = field(default_factory=lambda: CanonicalSet([]))
-    statistics: ReferenceStatistics | None = None  # for FCD
+    data: str | None = None  # its data: a name, or a prepared file
 
-    def draw(self, sampler: Sampler, seed: int) -> tuple[Callable[[], Scores], float]:
-        out = cwdfm.generate(self.trained, n=self.samples, seed=seed, **sampler.options)
-        score = partial(molecule_scores, out.texts, self.training, self.statistics)
-        return score, float(out.evaluations.double().mean())
+    @property
+    def flow(self) -> tuple[Any, cwdfm.Source, cwdfm.Schedule]:
+        return self.trained.model, self.trained.source, self.trained.schedule
+
+    def held_out(self) -> Tensor | None:
+        if self.data is None:
+            return None
+        valid = data.load(self.data, length=self.length).valid[:HELD_OUT]
+        return torch.from_numpy(np.array(valid, dtype=np.int64))
+
+    def draw(self, sampler: Sampler, seed: int) -> Samples:
+        found: Samples = cwdfm.generate(self.trained, n=self.samples, seed=seed, **sampler.options)
+        return found
+
+    def texts(self, tokens: Tokens) -> list[str]:
+        return [self.trained.tokenizer.decode(row) for row in tokens.tolist()]
+
+
+@dataclass
+class Molecules(Trained):
+    """A model of molecules. The most unique molecules win, if as many are novel as with Euler."""
+
+    fcd: bool = False
+
+    @cached_property
+    def training(self) -> CanonicalSet:
+        assert self.data is not None
+        return CanonicalSet(data.load(self.data).texts("train"))
+
+    @cached_property
+    def statistics(self) -> ReferenceStatistics:
+        """Of the held-out molecules."""
+        assert self.data is not None
+        return ReferenceStatistics.of(data.load(self.data).texts("valid"))
+
+    @property
+    def can_score(self) -> bool:
+        return find_spec("rdkit") is not None
+
+    def score_names(self, *, final: bool) -> tuple[str, ...]:
+        return (*COUNTS, "FCD") if self.fcd and final else COUNTS
+
+    def score(self, tokens: Tokens, *, final: bool) -> Scores:
+        """Valid, unique and novel molecules of 1,024 samples, and FCD."""
+        texts = self.texts(tokens)
+        found = score_molecules(texts, self.training, fold_size=len(texts)).to_json()
+        scores: Scores = {name: found[name]["mean"] * 1024 / len(texts) for name in COUNTS}
+        if self.fcd and final:
+            compared = distribution_scores(texts, {"Test": self.statistics}, replicates=0).scores
+            scores["FCD"] = compared["FCD/Test"][0]
+        return scores
 
     def choose(self, tried: Candidates) -> list[Sampler]:
         def quality(each: tuple[Sampler, Scores]) -> tuple[bool, float]:
@@ -119,21 +230,8 @@ class Molecules(Task):
         return [max(tried, key=quality)[0]]
 
 
-def molecule_scores(
-    texts: list[str], training: CanonicalSet, statistics: ReferenceStatistics | None
-) -> Scores:
-    """Valid, unique and novel molecules of 1,024 samples, and FCD with a reference."""
-    found = score_molecules(texts, training, fold_size=len(texts)).to_json()
-    names = ("valid", "unique", "novel")
-    scores = {name: found[name]["mean"] * 1024 / len(texts) for name in names}
-    if statistics is not None:
-        compared = distribution_scores(texts, {"Test": statistics}, replicates=0).scores
-        scores["FCD"] = compared["FCD/Test"][0]
-    return scores
-
-
 @dataclass
-class Text(Task):
+class Text(Trained):
     """A model of text: perplexity under evaluator LMs at the unigram entropy of Euler's samples.
 
     A lower temperature lowers perplexity and entropy, so perplexities are compared at one entropy:
@@ -141,22 +239,37 @@ class Text(Task):
     all have more, the nearest one is the result, with its own entropy.
     """
 
-    trained: Any = None
-    evaluators: Sequence[LoadedEvaluatorLM] = ()  # the first one chooses
+    evaluator_names: Sequence[str] = ()  # the first one chooses
+    device: str = "cpu"
 
-    def draw(self, sampler: Sampler, seed: int) -> tuple[Callable[[], Scores], float]:
-        out = cwdfm.generate(self.trained, n=self.samples, seed=seed, **sampler.options)
-        scores = {"entropy": float(sample_entropies(out.tokens.cpu().numpy()).mean())}
-        for k, evaluator in enumerate(self.evaluators):
-            found = generative_perplexity(out.texts, evaluator)
-            scores[f"perplexity {k + 1}"] = found.perplexity.value
-        return lambda: scores, float(out.evaluations.double().mean())
+    @cached_property
+    def evaluators(self) -> list[Evaluator]:
+        return [load_evaluator(name, self.device) for name in self.evaluator_names]
+
+    @property
+    def can_score(self) -> bool:
+        return bool(self.evaluator_names)
+
+    def score_names(self, *, final: bool) -> tuple[str, ...]:
+        count = len(self.evaluator_names) if final else 1
+        return ("entropy", *(f"perplexity {k + 1}" for k in range(count)))
+
+    def score(self, tokens: Tokens, *, final: bool) -> Scores:
+        scores = {"entropy": float(sample_entropies(tokens).mean())}
+        used = self.evaluators if final else self.evaluators[:1]
+        for k, evaluator in enumerate(used, start=1):
+            scores[f"perplexity {k}"] = evaluator.perplexity(tokens, self.texts)
+        return scores
+
+    def recommended(self, sampler: Sampler, candidates: int) -> list[Sampler]:
+        """The recommendation at several temperatures, to compare it at the same entropy."""
+        factors = (1.0, 0.9, 0.8, 0.7, 0.6, 1.1)[:candidates]
+        return [sampler.at(round(sampler.temperature * factor, 3)) for factor in factors]
 
     def choose(self, tried: Candidates) -> list[Sampler]:
         variants: dict[Sampler, list[tuple[Sampler, Scores]]] = {}
         for sampler, scores in tried:
-            settings = tuple(pair for pair in sampler.settings if pair[0] != "temperature")
-            variants.setdefault(replace(sampler, settings=settings), []).append((sampler, scores))
+            variants.setdefault(sampler.at(1.0), []).append((sampler, scores))
         brackets = map(self._bracket, variants.values())
         best = min(brackets, key=lambda b: self.combine([s for _, s in b])["perplexity 1"])
         return [sampler for sampler, _ in best]

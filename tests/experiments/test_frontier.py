@@ -5,36 +5,63 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
-from cwdfm.recommend import Recommendation as Sampler
+import cwdfm
 from experiments import frontier
-from experiments.frontier.families import families
+from experiments.frontier.families import Measured, Sampler, families
 from experiments.frontier.tasks import LENGTH, Exact, Molecules, Text
+
+LEARNED = cwdfm.Learned((0.0, -1.0, 0.0, 0.0))
+MEASURED = Measured(LEARNED, lambda steps: tuple(k / steps for k in range(steps + 1)))
 
 
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("budget", [4, 16])
 def test_families_have_equal_terms(budget: int, masked: bool) -> None:
-    task = Exact("exact", masked, LENGTH, samples=4)
-    found = families(budget, LENGTH, masked=masked, candidates=6)
-    assert len(found) >= 13
+    """No sequence costs more than the budget, and every family has six different candidates."""
+    task = Exact("exact", masked, LENGTH, samples=8)
+    found = families(budget, LENGTH, masked=masked, candidates=6, measured=MEASURED)
+    assert len(found) >= (19 if masked else 17)
     for family, candidates in found.items():
-        assert len(set(candidates)) == 6, family
+        assert len(set(map(str, candidates))) == 6, family
         for candidate in candidates[:3]:
-            _, evaluations = task.draw(candidate, seed=0)
-            assert 0 < evaluations <= budget, (family, candidate)
+            out = task.draw(candidate, seed=0)
+            assert 0 < int(out.evaluations.max()) <= budget, (family, candidate)
+
+
+def test_samplers_change_only_their_temperature() -> None:
+    gibbs = Sampler(cwdfm.Gibbs(cwdfm.Euler(hazard="integrated")), 4)
+    assert gibbs.at(0.5).temperature == 0.5
+    assert gibbs.at(0.5).at(1.0) == gibbs
+    assert str(gibbs.at(0.5)) == (
+        "Sampler(solver=Gibbs(solver=Euler(temperature=0.5, hazard='integrated')), steps=4)"
+    )
 
 
 def test_total_variation_of_the_exact_chain_is_sampling_error() -> None:
-    """One token per step is exact; 3,000 samples of 256 states differ by about 0.1."""
+    """One token per step is exact; 3,000 samples of 30 classes differ by less than 0.04."""
     task = Exact("exact", True, LENGTH, samples=3000)
-    assert task.draw(Sampler("first-hitting", LENGTH), seed=0)[0]()["total variation"] < 0.14
-    assert task.draw(Sampler("euler", 1), seed=0)[0]()["total variation"] > 0.3
+    assert len(task.orbits.unique()) == 30  # bracelets of eight beads in two colors
+    errors = [
+        task.score(task.draw(sampler, seed=0).tokens.numpy(), final=True)["total variation"]
+        for sampler in (Sampler(cwdfm.FirstHitting(), LENGTH), Sampler(cwdfm.Euler(), 1))
+    ]
+    assert errors[0] < 0.04
+    assert errors[1] > 0.3
+
+
+def test_classes_of_sequences_are_orbits() -> None:
+    task = Exact("exact", True, LENGTH, samples=4)
+    for k, turned in enumerate((task.states.roll(3, 1), task.states.flip(1))):
+        places = (turned * 2 ** torch.arange(LENGTH - 1, -1, -1)).sum(1)
+        assert task.orbits[places].equal(task.orbits), k
+        assert torch.allclose(task.target[places], task.target)
 
 
 def test_molecules_must_be_novel() -> None:
     task = Molecules("QM9", True, 32, 1024, {"valid": 900, "unique": 890, "novel": 400})
-    a, b, c = (Sampler("euler", steps) for steps in (1, 2, 3))
+    a, b, c = (Sampler(cwdfm.Euler(), steps) for steps in (1, 2, 3))
     scores = [(1000.0, 100.0), (900.0, 370.0), (800.0, 500.0), (9.0, 200.0)]
     found = [{"unique": unique, "novel": novel} for unique, novel in scores]
     assert task.choose([(a, found[0]), (b, found[1]), (c, found[2])]) == [b]
@@ -48,7 +75,7 @@ def test_perplexities_are_compared_at_one_entropy() -> None:
     def points(slope: float, at_5: float, steps: int) -> list[tuple[Sampler, dict[str, float]]]:
         return [
             (
-                Sampler("euler", steps, settings=(("temperature", temperature),)),
+                Sampler(cwdfm.Euler(), steps).at(temperature),
                 {"entropy": entropy, "perplexity 1": math.exp(at_5 + slope * (entropy - 5))},
             )
             for temperature, entropy in ((1.0, 6.0), (0.8, 4.5), (0.6, 3.0))
@@ -64,14 +91,21 @@ def test_perplexities_are_compared_at_one_entropy() -> None:
     assert task.combine([low[0][1]])["entropy"] == 4.5
 
 
-def test_command_continues(tmp_path: Path) -> None:
-    out = tmp_path / "a.json"
-    words = ["--out", str(out), "--tasks", "exact, mask", "--samples", "1", "--workers", "1"]
-    words += ["--candidates", "1", "--seeds", "1", "--budgets"]
-    frontier.main([*words, "2"])
-    first = json.loads(out.read_text())
-    frontier.main([*words, "2", "3"])
-    both = json.loads(out.read_text())
-    assert both["rows"][: len(first["rows"])] == first["rows"]
-    assert {row["budget"] for row in both["rows"]} == {2, 3}
-    assert both["references"] == first["references"]
+def test_stages_and_continuation_give_the_same_record(tmp_path: Path) -> None:
+    """Drawing and scoring in turns, with a second budget later, ends where one command does."""
+    words = ["--tasks", "exact, mask", "--samples", "2", "--candidates", "2", "--seeds", "1"]
+    words += ["--families", "Euler", "path planning", "--budgets"]
+    once, parts = tmp_path / "once", tmp_path / "parts"
+    frontier.main([*words, "4", "8", "--out", str(once)])
+    for stage in ("draw", "score", "draw", "score"):
+        frontier.main([*words, "4", "--out", str(parts), "--stages", stage])
+    frontier.main([*words, "8", "--out", str(parts)])
+    found = [json.loads((each / "frontier.json").read_text())["rows"] for each in (once, parts)]
+    for row in [row for rows in found for row in rows]:
+        del row["seconds"]
+    assert found[0] == found[1]
+    assert [(row["budget"], row["family"]) for row in found[0]] == [
+        (budget, family) for budget in (4, 8) for family in ("Euler", "path planning")
+    ]
+    with pytest.raises(cwdfm.InputError, match="another --out"):
+        frontier.main([*words, "4", "--samples", "3", "--out", str(once)])

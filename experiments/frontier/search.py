@@ -1,0 +1,232 @@
+"""The search of one task at one budget, kept in a folder so that it can stop anywhere.
+
+    FOLDER/TASK.json                   what was measured of the model: reference, grid, confidence
+    FOLDER/TASK/BUDGET.json            the samplers of every family, and the scores of their draws
+    FOLDER/TASK/BUDGET/KEY.npz         the tokens of a draw
+
+Drawing needs the model and its device; scoring needs RDKit or an evaluator LM. Each does what it
+can with what the other has finished: search draws, their scores, the choice of every family, its
+draws with the other seeds, their scores.
+"""
+
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import cwdfm
+from cwdfm.files import write_json
+from cwdfm.path import MixturePath
+from cwdfm.recommend import recommend_for
+from cwdfm.schedule import time_grid
+from cwdfm.solver.jump_your_steps import best_path, step_costs
+from experiments.frontier.families import Measured, Sampler, families
+from experiments.frontier.tasks import Task, Tokens, Trained
+
+SEARCH_SEED = 1000
+REFERENCE = 256  # evaluations of Euler, whose novelty and entropy the others are compared at
+RESOLUTION = 64  # times that jump-your-steps chooses from
+LEARNED_FROM = 128  # held-out sequences
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared."""
+
+    seeds: tuple[int, ...] = (1, 2, 3)
+    candidates: int = 6
+    only: tuple[str, ...] = ()  # families; all by default
+
+
+class Draws:
+    """The draws of a file and their scores, by key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = path.with_suffix("")
+        self.record: Record = {"draws": {}}
+        if path.exists():
+            self.record = json.loads(path.read_text())
+
+    @property
+    def known(self) -> dict[str, Record]:
+        found: dict[str, Record] = self.record["draws"]
+        return found
+
+    def save(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.path, self.record)
+
+    def draw(self, task: Task, sampler: Sampler, seed: int, *, final: bool) -> None:
+        """Draw samples, unless they are known."""
+        name = key(sampler, seed)
+        if name in self.known:
+            return
+        begin = time.perf_counter()
+        out = task.draw(sampler, seed)
+        tokens = out.tokens.cpu().numpy()
+        seconds = time.perf_counter() - begin
+        self.folder.mkdir(parents=True, exist_ok=True)
+        small = np.uint8 if tokens.max() < 256 else np.uint16
+        np.savez_compressed(self.folder / f"{name}.npz", tokens.astype(small))
+        self.known[name] = {
+            "sampler": str(sampler),
+            "seed": seed,
+            "final": final,
+            "evaluations": float(out.evaluations.double().mean()),
+            "most": int(out.evaluations.max()),
+            "seconds": seconds,
+            "scores": {},
+        }
+
+    def tokens(self, name: str) -> Tokens:
+        with np.load(self.folder / f"{name}.npz") as found:
+            tokens: Tokens = found["arr_0"].astype(np.int64)
+        return tokens
+
+    def score(self, task: Task) -> Iterator[None]:
+        """Score all draws that were not scored."""
+        for name, each in self.known.items():
+            wanted = task.score_names(final=each["final"])
+            if not set(wanted) <= each["scores"].keys():
+                each["scores"] |= task.score(self.tokens(name), final=each["final"])
+                yield
+
+
+def key(sampler: Sampler, seed: int) -> str:
+    """The name of a draw."""
+    return hashlib.sha256(f"{sampler} {seed}".encode()).hexdigest()[:16]
+
+
+def task_file(folder: Path, task: str) -> Path:
+    """The file of a task."""
+    return folder / f"{slug(task)}.json"
+
+
+def unit_file(folder: Path, task: str, budget: int) -> Path:
+    """The file of a task at a budget."""
+    return folder / slug(task) / f"{budget}.json"
+
+
+def slug(name: str) -> str:
+    """A name as a file name."""
+    return "-".join("".join(c if c.isalnum() else " " for c in name).lower().split())
+
+
+def prepare(task: Task, folder: Path, stages: Sequence[str]) -> Measured | None:
+    """Draw and score the reference, and measure the model; None if it was not drawn."""
+    found = Draws(task_file(folder, task.name))
+    euler = Sampler(cwdfm.Euler(), REFERENCE, "t")
+    name, record = key(euler, SEARCH_SEED), found.record
+    if "draw" in stages and name not in found.known:
+        found.draw(task, euler, SEARCH_SEED, final=False)
+        record |= _measure(task, torch.from_numpy(found.tokens(name)))
+        found.save()
+    if name not in found.known:
+        return None
+    if "score" in stages and task.can_score and list(found.score(task)):
+        found.save()
+    task.reference = found.known[name]["scores"] or None
+    cost, learned = torch.tensor(record["step_costs"], dtype=torch.float64), record["learned"]
+    times = time_grid(task.flow[2], RESOLUTION, "kappa")
+
+    def grid(steps: int) -> tuple[float, ...]:
+        """The best grid; beyond the resolution its times are divided evenly."""
+        path = best_path(cost, min(steps, RESOLUTION))
+        place = torch.linspace(0, len(path) - 1, steps + 1, dtype=torch.float64)
+        low = place.floor().long().clamp(max=len(path) - 2)
+        t_low, t_high = times[path[low]], times[path[low + 1]]
+        return tuple((t_low + (t_high - t_low) * (place - low)).tolist())
+
+    return Measured(cwdfm.Learned(tuple(learned)) if learned else None, grid)
+
+
+def _measure(task: Task, samples: torch.Tensor) -> Record:
+    """The costs of steps, on samples of the reference, and the learned confidence."""
+    model, source, schedule = task.flow
+    device = next(iter(model.parameters())).device if isinstance(task, Trained) else "cpu"
+    times = time_grid(schedule, RESOLUTION, "kappa")
+    path = MixturePath(source, schedule)
+    cost = step_costs(model, path, samples[:32].to(device), times, seed=0)
+    held_out, learned = task.held_out(), None
+    if held_out is not None:
+        rows = held_out[:LEARNED_FROM].to(device)
+        learned = cwdfm.fit_confidence(model, source, schedule, rows).coefficients
+    return {"step_costs": cost.nan_to_num(posinf=1e300).tolist(), "learned": learned}
+
+
+def all_families(task: Task, budget: int, plan: Plan, measured: Measured) -> dict[str, Any]:
+    """The candidates of every family, and of the recommendation."""
+    options: dict[str, Any] = {"masked": task.masked, "candidates": plan.candidates}
+    found = families(budget, task.length, **options, measured=measured)
+    if isinstance(task, Trained):
+        sampler = Sampler.recommended(recommend_for(task.trained.method, budget, task.length))
+        found["recommended"] = task.recommended(sampler, plan.candidates)
+    return {name: each for name, each in found.items() if not plan.only or name in plan.only}
+
+
+def advance(
+    task: Task, budget: int, folder: Path, plan: Plan, measured: Measured, stages: Sequence[str]
+) -> None:
+    """Draw and score whatever is possible now."""
+    unit = Draws(unit_file(folder, task.name, budget))
+    scores = "score" in stages and task.can_score
+    for family, candidates in all_families(task, budget, plan, measured).items():
+        search = [key(each, SEARCH_SEED) for each in candidates]
+        if "draw" in stages:
+            for each in candidates:
+                unit.draw(task, each, SEARCH_SEED, final=False)
+        if scores:
+            list(unit.score(task))
+        if not all(unit.known.get(name, {}).get("scores") for name in search):
+            unit.save()
+            continue
+        chosen = task.choose(
+            [(c, unit.known[name]["scores"]) for c, name in zip(candidates, search, strict=True)]
+        )
+        if "draw" in stages:
+            for seed in plan.seeds:
+                for each in chosen:
+                    unit.draw(task, each, seed, final=True)
+        if scores:
+            list(unit.score(task))
+        unit.record.setdefault("families", {})[family] = {
+            "search": search,
+            "report": [[key(each, seed) for each in chosen] for seed in plan.seeds],
+        }
+        unit.save()
+
+
+def rows(task: Task, budget: int, folder: Path) -> Iterator[Record]:
+    """The finished rows: a family's choice with the report seeds, and all its candidates."""
+    unit = Draws(unit_file(folder, task.name, budget))
+    for family, found in unit.record.get("families", {}).items():
+        runs = [[unit.known.get(name, {}) for name in names] for names in found["report"]]
+        flat = [each for run in runs for each in run]
+        if not all(each.get("scores") for each in flat):
+            continue
+        scores = [task.combine([each["scores"] for each in run]) for run in runs]
+        searched = [unit.known[name] for name in found["search"]]
+        yield {
+            "task": task.name,
+            "budget": budget,
+            "family": family,
+            "samplers": [each["sampler"] for each in runs[0]],
+            "samples": task.samples,
+            "evaluations": statistics.fmean(each["evaluations"] for each in flat),
+            "most": max(each["most"] for each in flat),
+            "seconds": statistics.fmean(each["seconds"] for each in flat),
+            "scores": {name: [each[name] for each in scores] for name in scores[0]},
+            "search": [
+                {name: each[name] for name in ("sampler", "evaluations", "scores")}
+                for each in searched
+            ],
+        }
