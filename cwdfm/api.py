@@ -1,7 +1,4 @@
-"""The public names of the package, which `cwdfm` exports.
-
-What the packages below list in `__all__` is exported.
-"""
+"""The public names of the package: everything that the packages below list in `__all__`."""
 
 from cwdfm.errors import InputError as InputError
 from cwdfm.generation import generate as generate

@@ -38,13 +38,13 @@ def choices_of(field: "dataclasses.Field[Any]") -> Mapping[str, type]:
 
 
 def _part(field: "dataclasses.Field[Any]") -> type | None:
-    """The class of a nested config without alternatives; None for a leaf."""
+    """The class of a nested config; None for a leaf."""
     kind = field.default_factory
     return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
 
 
 def flatten(config: Any) -> dict[str, Any]:
-    """The leaves of a nested config, or of the dictionary that `asdict` makes of it."""
+    """The leaves of a nested config, or of its `asdict` dictionary."""
     nested = config if isinstance(config, dict) else dataclasses.asdict(config)
     flat: dict[str, Any] = {}
     for name, value in nested.items():
@@ -142,7 +142,7 @@ def to_config(value: Any) -> Any:
 
 
 def from_config(config: Any, classes: Mapping[str, type]) -> Any:
-    """The value that `to_config` described. `classes` maps names to the classes it may build."""
+    """Rebuild a value from `to_config`. `classes` maps names to the classes it may build."""
     if isinstance(config, list):
         return tuple(from_config(item, classes) for item in config)
     if not isinstance(config, dict):

@@ -57,12 +57,12 @@ def process_group(device: str) -> Iterator[torch.device]:
 
 
 def fresh_store() -> tuple[Store, int, int]:
-    """A store that only the processes of this start of the group use, with rank and world size.
+    """A store used only by the processes of this launch of the group, with rank and world size.
 
     When torchrun restarts a group on several machines, its store still holds the addresses of the
-    processes that ended, and they would be waited for. Its count of restarts differs by machine. So
-    the first process chooses a prefix for the keys, and answers each process that asks for it, with
-    a word that no earlier process used.
+    processes that have ended, and the new ones would wait for them. The restart count differs
+    between machines. The first process therefore chooses a prefix for the keys, and sends it to
+    each process that asks under a fresh random name.
     """
     store, rank, size = next(rendezvous("env://"))
     if rank:
@@ -83,7 +83,7 @@ def fresh_store() -> tuple[Store, int, int]:
 
 
 def check_environment(*, gpu_by_rank: bool) -> None:
-    """Reject an environment with RANK only, as some schedulers set it, not by torchrun."""
+    """Reject an environment with RANK alone: set by some schedulers, not by torchrun."""
     numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(("LOCAL_RANK",) if gpu_by_rank else ()))
     wrong = [name for name in numbers if not os.environ.get(name, "").isdecimal()]
     if wrong or not os.environ.get("MASTER_ADDR"):

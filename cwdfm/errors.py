@@ -1,4 +1,4 @@
-"""Exceptions, and the checks of input that raise them before any work starts.
+"""Exceptions, and the input checks that raise them before any work starts.
 
 Every message says what was given, what is allowed and how to fix it. On a GPU, values are checked
 asynchronously while the first kernels run; see `cwdfm/ops`.
@@ -37,7 +37,7 @@ class NotFinite(InputError):
 
 
 class RunError(RuntimeError):
-    """The input was valid but the run failed; the message says how far it got."""
+    """The input was valid, but the run failed; the message says how far it got."""
 
 
 def describe(x: object) -> str:

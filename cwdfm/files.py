@@ -57,7 +57,7 @@ def write_json(path: Path, data: object) -> None:
 
 
 def read_json(path: Path, most: int = MAX_JSON) -> Any:
-    """Read a JSON file that may come from anywhere.
+    """Read a JSON file from an untrusted source.
 
     Raises ValueError if it is not a regular file, larger than `most` bytes, or not JSON; OSError if
     it cannot be read.
@@ -144,7 +144,7 @@ def lock_file(path: Path) -> Path:
 
 
 def remove_lock(path: Path) -> None:
-    """Delete the lock file of an output path, which must be held. Others notice and start over."""
+    """Delete the lock file of an output path. The caller must hold it; waiting processes retry."""
     with suppress(FileNotFoundError):
         if lock_file(path).stat().st_size == 0:  # otherwise a user's own file of this name
             lock_file(path).unlink()

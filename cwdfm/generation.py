@@ -1,4 +1,4 @@
-"""Sampling from a trained model, for any method."""
+"""Sampling from a trained model of any method."""
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -263,7 +263,7 @@ def _check_flow_options(
 
 
 def _find_solver(method: Method, solver: object, temperature: float | None) -> object:
-    """The solver by its name, with the given temperature; None is the method's default."""
+    """The solver with this name and temperature; None is the method's default."""
     options = {} if temperature is None else {"temperature": temperature}
     if isinstance(solver, str) or (solver is None and options):
         return method.adapt(

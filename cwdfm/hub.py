@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: downloads, consent to the code of a repository, errors."""
+"""Models on the Hugging Face hub: downloads, consent to run a repository's code, errors."""
 
 import re
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ _PICKLES = ["*.bin", "*.ckpt"]  # only if there are no weights in safetensors
 
 
 def check_remote_code(name: str, revision: str | None, trust_remote_code: bool) -> None:
-    """Require that consent to run the code of a repository is given for one commit of it.
+    """Require that consent to run a repository's code names one commit.
 
-    The code of a folder is the one that is there, so a folder has no revision.
+    The code of a folder is in the folder itself, so a folder has no revision.
     """
     check_bool("trust_remote_code", trust_remote_code)
     if revision is not None and not (isinstance(revision, str) and _COMMIT.fullmatch(revision)):

@@ -46,7 +46,7 @@ def package_version(package: str) -> str | None:
 def _revision() -> str | None:
     """The git commit of the code, with "-dirty" appended if the working tree differs from it.
 
-    Outside a git checkout this is `$CWDFM_REVISION`, for copies of the code, or None.
+    Outside a git checkout, as in a copy of the code, this is `$CWDFM_REVISION` or None.
     """
     try:
         line = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

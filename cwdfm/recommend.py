@@ -16,7 +16,7 @@ SMALL_VOCABULARY = 256  # resampling was measured on molecules; it narrows the v
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A sampler by its name on the command line, and everything else that determines its cost.
+    """A sampler, by its name on the command line, with the settings that determine its cost.
 
     cwdfm.generate(trained, **recommendation.options)
     """

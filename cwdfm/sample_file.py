@@ -129,7 +129,7 @@ def _record(index: int, text: str) -> str:
 
 
 def read_samples(path: Path, column: str | None = None) -> SampleFile:
-    """Read a sample file, also of other programs.
+    """Read a sample file, written by `cwdfm sample` or another program.
 
     In .smi files, a name may follow the SMILES. `column` is that of tables, ignoring case; None
     selects `smiles`, in .csv files `text` if there is one.
@@ -158,7 +158,7 @@ def read_samples(path: Path, column: str | None = None) -> SampleFile:
 
 
 def _column(path: Path, text: str, column: str | None) -> list[str]:
-    """The texts of a table. A quote that is not closed is an error, it would swallow rows."""
+    """The texts of a table. An unclosed quote is an error because it would swallow rows."""
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
@@ -273,7 +273,7 @@ class PartialSamples:
         return dict(sorted((int(i), row) for batch in found for i, row in batch.items()))
 
     def discard_if_written(self) -> None:
-        """Delete batches that a job had combined into the output file before it was killed."""
+        """Delete the batches of a job that was killed after it had written the output file."""
         if self.out.is_file() and self.folder.is_dir():
             with suppress(InputError), output_file(self.out, force=True):
                 batches = (batch["samples"].values() for _, batch in self._batches())

@@ -66,7 +66,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class MaskSource(Source):
-    """p_0 = all mask. The mask id is vocab_size, the one after the data tokens."""
+    """p_0 = all mask. The mask id is vocab_size, the first id after the data tokens."""
 
     @property
     def mask_id(self) -> int:

@@ -1,4 +1,4 @@
-"""What sampling and scoring need of a trained model: its parts, prompts as tokens, batch sizes."""
+"""Trained models as sampling and scoring see them: the interface, prompts, batch sizes."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable

@@ -64,7 +64,7 @@ def total_variation(tokens: Tensor, target: Tensor) -> float:
 
 
 def noise_floor(target: Tensor, samples: int) -> float:
-    """The distance of equally many exact samples, averaged over 20 sets."""
+    """The distance between the target and as many exact samples, averaged over 20 sets."""
     generator = torch.Generator().manual_seed(SEED)
     p = target.flatten()
     draws = torch.multinomial(p.expand(20, -1), samples, replacement=True, generator=generator)

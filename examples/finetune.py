@@ -2,8 +2,8 @@
 
     python examples/finetune.py --out results/finetune.json
 
-The molecules are 2,000 molecules of QM9 with an aromatic ring, which about one in six molecules of
-QM9 has. Samples before and after fine-tuning are scored, including the share with such a ring.
+The data are 2,000 molecules of QM9 with an aromatic ring, which one in six of its molecules has.
+Samples before and after fine-tuning are scored, including the share with such a ring.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 Both panels are recordings of the bundled text model with the same seed and number of steps; the
 sample was chosen among twelve for its text. Each token appears in the step in which it was
-revealed. Its color tells whether one of its two neighbors was known by then.
+revealed. Its color shows whether one of its two neighbors was already revealed.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def places(texts: list[str]) -> list[tuple[float, float]]:
 
 
 def alone(order_N: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The tokens [N] of which neither neighbor was revealed in an earlier step; -1 is given."""
+    """The tokens [N] that had no neighbor revealed in an earlier step; step -1 is the prompt."""
     padded = np.concatenate([[STEPS], order_N, [STEPS]])
     found: NDArray[np.bool_] = np.minimum(padded[:-2], padded[2:]) >= order_N
     return found & (order_N >= 0)

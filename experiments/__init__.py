@@ -1,1 +1,1 @@
-"""The paper as commands: tasks, and the tables and figures made of them."""
+"""The paper's experiments as commands: tasks, tables and figures."""

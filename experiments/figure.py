@@ -70,7 +70,8 @@ class Curves:
         return (0.0 if near else low), high
 
     def _beyond(self, panel: int) -> str:
-        """Where the data's value lies if drawing it would compress the lines; empty if it would not."""
+        """The side on which the data's value lies, if drawing it would compress the lines; else
+        empty."""
         level = self.level[panel].value if self.level else None
         if level is None or not self._known(panel):
             return ""

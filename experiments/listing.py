@@ -74,7 +74,7 @@ def explain_missing(word: str) -> str:
 
 
 def last_in_paper(word: str) -> str:
-    """If a word asks for a table or figure by number: the last one in the paper."""
+    """The last table or figure of the paper, if a word asks for one by number."""
     asked = _parse(word)
     if asked is None:
         return ""

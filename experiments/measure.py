@@ -48,7 +48,7 @@ class Measure(ABC):
 
     @abstractmethod
     def spread_of_one_run(self, samples: int) -> str:
-        """What the spread of a single run is between; empty if it has no spread."""
+        """What the spread of a single run is taken over; empty if it has no spread."""
 
     def chance(self) -> str:
         """The statistical error of a single run without a spread."""

@@ -1,4 +1,4 @@
-"""Notes below tables and figures: settings, numbers of samples and runs, what ± stands for."""
+"""Notes below tables and figures: settings, numbers of samples and runs, the meaning of ±."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,7 +14,7 @@ Labeled = Sequence[tuple[tuple[str, ...], Cell]]  # the labels of a table's rows
 
 
 def earlier_runs_note(rows: Labeled, store: Store) -> tuple[str, ...]:
-    """Which rows come from an earlier run of a training than others."""
+    """A note on rows whose results come from an earlier run of their training."""
     sampled: dict[Train, dict[str, list[tuple[str, ...]]]] = {}
     for labels, cell in rows:
         for seed in range(cell.seeds):

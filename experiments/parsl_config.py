@@ -83,7 +83,7 @@ def read_config(file: Path) -> "Config":
 
 
 def retry_cost(error: Exception, record: object) -> float:
-    """Parsl's price of another attempt: 1 if the worker died or lacked memory, else too much."""
+    """Parsl's cost of a retry: 1 if the worker died or ran out of memory, else above the limit."""
     from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
     return 1.0 if isinstance(error, ManagerLost | WorkerLost | torch.OutOfMemoryError) else math.inf

@@ -71,7 +71,7 @@ def add(pack: str, name: str, content: Any, folder: Path = RESULTS) -> Path:
 def collect(run: Path, folder: Path = RESULTS) -> list[str]:
     """Pack the finished cells of a run folder and return their names.
 
-    A cell of the same name in the pack is replaced: the run is newer.
+    They replace cells of the same name in the pack.
     """
     found: dict[str, Records] = {}
     for path in sorted(_cells(run).glob("*/result.json")):

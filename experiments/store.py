@@ -64,7 +64,7 @@ class Store:
         return all((folder / name).exists() for name in task.outputs)
 
     def run_date(self, dependency: Task, task: Task) -> str | None:
-        """The date of the run of `dependency` that `task` used; None if one is not finished.
+        """The date of the run of `dependency` that `task` used; None if either is not finished.
 
         A training whose model was deleted may have run several times. Old records do not name
         the run they used: it is the last one before them.
@@ -132,7 +132,7 @@ class Store:
 
 
 def _clear(folder: Path) -> None:
-    """Prepare a finished task's folder for another run. Only the old result stays."""
+    """Prepare a finished task's folder for another run. Only the old result is kept."""
     (folder / RERUN).touch()
     for path in folder.iterdir():
         if path.is_dir():

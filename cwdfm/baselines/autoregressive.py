@@ -87,7 +87,7 @@ class Autoregressive(Method):
     def likelihood(
         self, model: nn.Module, x_1: Tensor, **options: Unpack[LikelihoodOptions]
     ) -> Bound:
-        """-log p(x_1), which is exact. `fixed` tokens must be a prefix; the rest is given them."""
+        """-log p(x_1), exact. `fixed` tokens must be a prefix; the rest is conditioned on them."""
         ids = MaskSource(self.vocab_size)
 
         def terms(batch: BoundBatch) -> BoundTerms:

@@ -23,7 +23,7 @@ from cwdfm.source import MaskSource
 class CachedModel(nn.Module):
     """A split model of the tokens after a cached prefix.
 
-    Its input is [B, C + L]: the last C tokens of the prefix, then L new tokens. Solvers and context
+    The input is [B, C + L]: the last C tokens of the prefix, then L new tokens. Solvers and context
     weights see all of them. The network attends to the prefix through its cache, and the hidden
     states of the C tokens are zeros, which nothing reads.
 
@@ -91,7 +91,7 @@ class Chunk:
         return cls(torch.where(fixed_BN, prompt_BN, source.mask_id), fixed_BN, index_B)
 
     def split(self, batch_size: int | None) -> list["Chunk"]:
-        """The same in batches of `batch_size`; None is a single batch."""
+        """Split into batches of `batch_size`; None is a single batch."""
         return [
             Chunk(self.tokens[part], self.fixed[part], self.index[part])
             for part in batches(len(self.index), batch_size, self.index.device)

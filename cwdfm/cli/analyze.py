@@ -212,7 +212,7 @@ def updates(arguments: list[str]) -> None:
 
 
 def named_solver(options: Updates, name: Named) -> Any:
-    """The solver of a name, with those of its parameters that are options."""
+    """The solver with this name and the parameters given on the command line."""
     chosen = option_names(name) & {field.name for field in fields(Updates)}
     values = {option: getattr(options, option) for option in chosen}
     return build_solver(name, SOLVERS[name].config(**values))

@@ -82,7 +82,7 @@ def _flags(kind: type) -> Iterator[tuple[str, list[str]]]:
 
 
 def _choices(hint: Any) -> Iterator[str]:
-    """The values of a Literal, also inside of a union."""
+    """The values of a Literal, also inside a union."""
     for part in get_args(hint):
         if get_origin(hint) is Literal:
             yield str(part)

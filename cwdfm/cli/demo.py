@@ -105,7 +105,7 @@ def cell(folder: Path, model: str, solver: Solver, steps: int, n: int) -> Sampli
 
 
 def prepare_reference(data: str) -> None:
-    """Read the data to compare with, which caches it."""
+    """Read the reference data once, so that it is in the cache."""
     MoleculeReference.load(data)
 
 

@@ -1,4 +1,4 @@
-"""Typed options from dataclasses, by tyro."""
+"""Typed command-line options: dataclasses parsed by tyro."""
 
 import io
 import os
@@ -160,7 +160,7 @@ def parse(command: str, arguments: list[str], defaults: Callable[[Any], T]) -> T
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Re-raise an InputError of a nested config, which tyro would print in a box and exit."""
+    """Re-raise an InputError of a nested config; tyro would print it in a frame and exit."""
     output = io.StringIO()
     try:
         with redirect_stderr(output):

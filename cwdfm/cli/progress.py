@@ -1,4 +1,4 @@
-"""Progress of a command: a bar on a terminal, occasional lines otherwise."""
+"""Progress of a command: a bar on a terminal, a line every 15 seconds otherwise."""
 
 import sys
 import time

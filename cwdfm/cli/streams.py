@@ -1,4 +1,4 @@
-"""`-` in place of a file: standard input, or standard output."""
+"""`-` as a file name: standard input or standard output."""
 
 import os
 import sys

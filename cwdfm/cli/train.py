@@ -45,7 +45,7 @@ class Options:
 def main(arguments: list[str], *, keeps: bool = True) -> None:
     """Parse the command line, load the data, train, and save the model.
 
-    keeps: whether the output folder survives an interruption, which the final message mentions.
+    keeps: whether the output folder survives an interruption; changes the final message.
     """
     if not arguments or arguments[0] not in RECIPES:
         usage(arguments)

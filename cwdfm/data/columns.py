@@ -54,7 +54,7 @@ def with_columns(
     workers: int = 1,
     progress: Callable[[int], object] | None = None,
 ) -> TokenData:
-    """The data with these columns; properties of molecules that they do not have are computed."""
+    """The data with these columns; missing ones are computed as properties of the molecules."""
     check_names(data.name, names, list(data.columns))
     columns = dict(data.columns)
     for name in names:
@@ -67,7 +67,7 @@ def with_columns(
 
 
 def check_names(data: str, names: Sequence[str], columns: list[str]) -> None:
-    """Require distinct names of columns, or of properties that can be computed."""
+    """Require distinct names of existing columns, or of properties that can be computed."""
     if not names:
         return
     check_strings("condition", names, "names")

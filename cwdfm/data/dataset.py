@@ -115,7 +115,7 @@ class TokenData:
 
     @cached_property  # hashing large data takes minutes
     def fingerprint(self) -> str:
-        """A SHA-256 of the sequences and the tokenizer, equal on all machines."""
+        """The SHA-256 of the sequences and the tokenizer, the same on all machines."""
         columns = {"columns": list(self.columns)} if self.columns else {}
         return _checksum({"tokenizer": self.tokenizer.identity, **columns}, self._members())
 
@@ -208,7 +208,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 def check_format(path: Path, metadata: Any, magic: str) -> None:
-    """Raise an InputError if prepared data come from elsewhere, or from a newer version."""
+    """Raise an InputError unless prepared data were written by this version or an older one."""
     if not isinstance(metadata, dict) or metadata.get("magic") != magic:
         raise _foreign(path)
     found = metadata.get("format")
@@ -220,7 +220,7 @@ def check_format(path: Path, metadata: Any, magic: str) -> None:
 
 
 def check_metadata(path: Path, metadata: dict[str, Any], **more: type) -> None:
-    """Raise an InputError if fields that all prepared data have are missing or of another type."""
+    """Raise an InputError if a required field of prepared data is missing or has the wrong type."""
     try:
         check_fields("its metadata", metadata, name=str, report=dict, source=dict, **more)
         check_fields("its report", metadata["report"], kept=int, read=int, train=int, valid=int)

@@ -1,4 +1,4 @@
-"""`load`: a dataset by name, or a user's files, as token sequences.
+"""`load`: token sequences from a dataset by name or from a user's files.
 
 The prepared data are cached, so each dataset is canonicalized or tokenized only once.
 """
@@ -297,7 +297,7 @@ def load_text(
 def check_prepared(
     data: TokenData, path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, Any]
 ) -> TokenData:
-    """Prepared data; InputError if a requested option contradicts them. None requests nothing."""
+    """Return prepared data; InputError if a requested option, unless None, contradicts them."""
     has = {name: data.source.get(name) for name in requested}
     wrong = [name for name, value in requested.items() if value is not None and value != has[name]]
     reasons = [f"with {name}={has[name]!r}, requested was {requested[name]!r}" for name in wrong]
@@ -320,7 +320,7 @@ def check_prepared(
 
 
 def check_representation(data: TokenData, path: Path, requested: str | None) -> TokenData:
-    """Prepared data; InputError if their tokens have another representation than requested."""
+    """Return prepared data; InputError if their representation is not the requested one."""
     if requested not in (None, data.tokenizer.kind):
         raise InputError(
             f"{path} was prepared with the representation {data.tokenizer.kind!r}, requested was "
@@ -331,7 +331,7 @@ def check_representation(data: TokenData, path: Path, requested: str | None) -> 
 
 
 def is_tokenizer_of(data: TokenData, requested: Tokenizer | str | None) -> bool:
-    """Whether the requested tokenizer is that of the data. GPT-2's files are not required."""
+    """Whether the data were prepared with the requested tokenizer. Works without GPT-2's files."""
     used, tokenizer = data.source.get("tokenizer"), data.tokenizer  # None for molecules
     if not isinstance(requested, str) or used is None:
         return requested is None or requested == tokenizer

@@ -1,6 +1,6 @@
 """Files of molecules: one SMILES per line, a column of a table, or structures (.sdf).
 
-SMILES are passed on as they are written. Structures become SMILES with their charges, isotopes
+SMILES are returned unchanged. Structures are converted to SMILES with charges, isotopes
 and stereochemistry, without explicit hydrogen atoms.
 """
 

@@ -61,7 +61,7 @@ class Molecules(ABC):
         """The rows in file order; at most `limit`, or `limit` per split if rows have one."""
 
     def column_names(self) -> list[str]:
-        """The columns of the dataset beside the molecules, such as measured properties."""
+        """The columns of the dataset other than the molecules, such as measured properties."""
         return []
 
     def values(self, column: str, limit: int | None) -> Iterator[str]:
@@ -228,7 +228,7 @@ class PackagedMolecules(Molecules):
 
 @lru_cache(maxsize=64)
 def _sha256(path: Path, modified: int) -> str:
-    """Computed once per process, because experiments load the same data many times."""
+    """The SHA-256, computed once per process: experiments load the same data many times."""
     return sha256(path)
 
 

@@ -1,4 +1,4 @@
-"""Properties of molecules, computed with RDKit, by several processes if there are many."""
+"""Properties of molecules, computed with RDKit, in several processes if there are many."""
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ PROPERTIES: dict[str, Callable[[Any], float]] = {
 def map_molecules(
     function: Callable[[str], T], texts: Sequence[str], workers: int, progress: Report
 ) -> Iterable[T]:
-    """`function` of each text, in order, computed by several processes.
+    """Apply `function` to each text, in order, in several processes.
 
     With more than one worker, a script needs an `if __name__ == "__main__":` guard.
     """

@@ -121,7 +121,7 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
 
 
 def find_column(names: list[str], wanted: str) -> str | None:
-    """The column of this name, or else the only one of this name ignoring case; None for none."""
+    """The column with this name, or else the only one that differs in case; None if missing."""
     same = [name for name in names if name.lower() == wanted.lower()]
     return wanted if wanted in names else same[0] if len(same) == 1 else None
 
@@ -162,7 +162,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def local_data(name: str) -> Path | None:
-    """`$CWDFM_DATA/NAME`, a corpus or tokenizer for machines without the hub; None if missing."""
+    """`$CWDFM_DATA/NAME`, a corpus or tokenizer for offline machines; None if missing."""
     folder = os.environ.get("CWDFM_DATA")
     return Path(folder, name) if folder and Path(folder, name).exists() else None
 

@@ -1,4 +1,4 @@
-"""Molecules to compare samples with: a whole dataset, whatever the length of its rows."""
+"""Reference molecules: a complete dataset, regardless of the length of its rows."""
 
 import json
 import random

@@ -59,7 +59,7 @@ def canonical(smiles: str) -> str | None:
 
 
 def invalid_reason(smiles: str) -> str:
-    """Why a string is not a valid molecule, in RDKit's words; empty if it is one."""
+    """RDKit's explanation of why a string is not a valid molecule; empty if it is valid."""
     if parse(smiles) is not None:
         return ""
     words, chem = smiles.split(), _chem()

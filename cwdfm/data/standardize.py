@@ -1,4 +1,4 @@
-"""What is removed from molecules before they are tokenized. By default, nothing."""
+"""Standardization of molecules before they are tokenized. By default, nothing changes."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass

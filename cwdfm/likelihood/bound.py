@@ -1,4 +1,4 @@
-"""Likelihood bounds: the result, the driver that all methods share, and the stratified noise.
+"""Likelihood bounds: the result, the loop that all methods share, and the stratified noise.
 
 Shapes: B sequences, N length, D strata (draws per sequence), K positions, V data tokens.
 """

@@ -14,7 +14,7 @@ from cwdfm.path.base import PathSample
 
 
 class Prediction(ABC):
-    """Logits and log-probabilities of tokens at the coordinates where they are known."""
+    """Logits and log-probabilities of tokens at the coordinates where they were computed."""
 
     known_BN: Tensor | None  # these coordinates; None for all
 

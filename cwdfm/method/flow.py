@@ -132,7 +132,7 @@ def flow_of(method: Method) -> Flow:
 
 @dataclass(frozen=True)
 class FlowObjective(Objective):
-    """A path that corrupts, and a loss of what the network makes of it."""
+    """A path that corrupts data, and a loss on the network's prediction."""
 
     path: Path
     loss: Loss

@@ -1,4 +1,4 @@
-"""Analyses of a model and of a solver: what context is worth, and how often tokens are updated."""
+"""Analyses of a model and a solver: prediction difficulty by context, updates per token."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the distribution metrics need to know of each molecule, computed with RDKit."""
+"""Descriptors of each molecule for the distribution metrics, computed with RDKit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Described(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Names that belong to molecules: name `names[ids[k]]` to molecule `owners[k]`."""
+    """Names of parts of molecules: `names[ids[k]]` is a part of molecule `owners[k]`."""
 
     names: list[str]
     ids: NDArray[np.intp]

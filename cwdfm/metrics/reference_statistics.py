@@ -30,7 +30,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class ReferenceStatistics:
-    """What the distribution metrics need to know of a set of molecules."""
+    """Statistics of a reference set of molecules for the distribution metrics."""
 
     moments: Moments  # of ChemNet's activations
     fingerprints: NDArray[np.uint64]  # [n, W]

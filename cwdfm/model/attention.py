@@ -1,4 +1,4 @@
-"""Attention patterns: which tokens attend to which, and at which positions they stand.
+"""Attention patterns: which tokens attend to which, and their positions.
 
 Bidirectional for flows, causal for autoregressive models, BD3LM's two-copy mask for training block
 diffusion, and attention behind a key-value cache for left-to-right generation.

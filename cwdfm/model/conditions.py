@@ -1,4 +1,4 @@
-"""Conditions: properties of a sequence, such as logP, that a network receives beside the time.
+"""Conditions: properties of a sequence, such as logP, that a network receives with the time.
 
 A condition encodes a value as one number: standardized if it is numeric, the number of its category
 otherwise. NaN stands for a condition that is not given. Training drops conditions at random, so

@@ -1,4 +1,4 @@
-"""The exact posterior of a small joint distribution: a model without error, to test samplers.
+"""The exact posterior of a small joint distribution: an error-free model to test samplers.
 
 With it, any difference between samples and target is caused by the sampler.
 """

@@ -1,6 +1,6 @@
 """Networks that predict a token from the other positions, p(x_1^i | x_t^-i).
 
-Duo and UDLM train the posterior q(x_s^i | x_t^i, x_1^i) with the prediction in the place of x_1^i.
+Duo and UDLM train the posterior q(x_s^i | x_t^i, x_1^i) with the prediction in place of x_1^i.
 The posterior accounts for x_t^i itself, so the best prediction leaves it out. By Bayes' rule,
 
     p_{1|t}(x | x_t) ~ p(x_1^i = x | x_t^-i) p_t(x_t^i | x_1^i = x),

@@ -249,7 +249,7 @@ def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def check_not_probabilities(logits: Tensor) -> None:
-    """Raise InputError for likely probabilities: no negative entry, and every row sums to 1."""
+    """Raise InputError if logits look like probabilities: non-negative, with rows that sum to 1."""
     total = logits.sum(-1, dtype=torch.float64)
     tolerance = max(1e-4, 8 * torch.finfo(logits.dtype).eps)
     if bool((logits >= 0).all()) and bool(((total - 1).abs() < tolerance).all()):

@@ -149,7 +149,7 @@ def nucleus(p_KV: Tensor, top_p: float) -> Tensor:
 
 
 def _nucleus_by_sort(p_KV: Tensor, top_p: float) -> Tensor:
-    """The definition: float64 sums, rounded to and compared in the precision of the masses."""
+    """Reference implementation: float64 sums, rounded to the precision of the masses."""
     sorted_KV, order_KV = p_KV.sort(dim=-1, descending=True, stable=True)
     cumulative_KV = sorted_KV.cumsum(dim=-1, dtype=torch.float64).to(p_KV.dtype)
     before_KV = cumulative_KV - sorted_KV

@@ -66,7 +66,7 @@ class RangeChecks:
             check(*_min_max(x.detach()).tolist())
 
     def launch(self) -> None:
-        """Start the reductions on a side stream, which does not wait for work enqueued since."""
+        """Start the reductions on a side stream, which does not wait for work enqueued later."""
         for x, _ in self._checks[len(self._bounds) :]:
             side = _side_stream(x.device)
             if self._start is not None:

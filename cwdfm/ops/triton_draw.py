@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _first_above(mass, u):
-    """`categorical.first_above` for one row of float64 masses, with u <= 1; and the total."""
+    """`categorical.first_above` for a row of float64 masses, with u <= 1, and the total."""
     index = tl.arange(0, mass.shape[0])
     cdf = tl.cumsum(mass, axis=0)
     total = tl.sum(mass, axis=0)

@@ -139,7 +139,7 @@ def sample_kind(sets: Sequence[SampleSet], data: str, settings: TextSettings) ->
 
 
 def write(evaluation: Evaluation, sets: Sequence[SampleSet], out: Path) -> None:
-    """Write the report beside its figures, which exist already."""
+    """Write the report next to its figures, which must already exist."""
     origin = provenance()
     out.mkdir(parents=True, exist_ok=True)
     notes = {"provenance": origin, "notes": list(evaluation.notes)}

@@ -1,4 +1,4 @@
-"""Sampled molecules as a table of text: what each one is, and why it is invalid."""
+"""Sampled molecules as a table of text: valid or not, known or novel, and why not."""
 
 from collections.abc import Collection, Sequence
 

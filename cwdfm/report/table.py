@@ -80,7 +80,7 @@ class Table:
 
 
 def format_estimate(value: float | None, error: float | None = None) -> str:
-    """A value and its error, both to the second significant digit of the error; "-" for None."""
+    """A value ± its error, rounded to two significant digits of the error; "-" for None."""
     if value is None:
         return "-"
     if not error or not math.isfinite(error) or not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""A figure of texts that needs no evaluator: how often tokens occur, and entropies of samples."""
+"""A figure of texts that needs no evaluator LM: token frequencies and entropies of samples."""
 
 from collections.abc import Mapping
 from pathlib import Path

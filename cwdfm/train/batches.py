@@ -97,7 +97,7 @@ class Prefetch(Generic[K, T]):
         return item
 
     def start(self, key: K) -> None:
-        """Start to prepare the item that `get` will request next."""
+        """Start preparing the item that `get` will request next."""
         if self._stream is not None:
             with torch.cuda.stream(self._stream):
                 self._ready = (key, self._make(key))

@@ -46,7 +46,7 @@ def _check_fraction(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What to train on."""
+    """The training data."""
 
     data: str = "qm9"  # a dataset name, a file of your own, or the output of `cwdfm prepare`
     column: str | None = None  # column of a table; by default `smiles`, for text `text`
@@ -234,7 +234,7 @@ class TrainConfig:
 
 
 def settings_of(trained: Pretrained) -> dict[str, Any]:
-    """The flat fields that a trained model fixes when training continues from it."""
+    """The flat fields that are fixed by the trained model from which training continues."""
     if not isinstance(trained.model, DiT):
         name = type(trained.model).__name__
         raise InputError(f"training can continue from a DiT only, and this network is a {name}")

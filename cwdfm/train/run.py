@@ -49,7 +49,7 @@ RESUMABLE = (
 
 
 class Run:
-    """A training run, on one of possibly many processes."""
+    """A training run, as seen by one of its processes."""
 
     def __init__(
         self,
@@ -109,8 +109,8 @@ class Run:
     def _can_use_cuda_graph(self) -> bool:
         """Whether to capture the trunk's passes as CUDA graphs.
 
-        Needs a single GPU process and attention without a plan. Captures with micro-batches or
-        dropout have not been shown to be correct.
+        Requires a single process on a GPU, and attention other than block attention. Captures with
+        micro-batches or dropout have not been shown to be correct.
         """
         runtime = self.config.runtime
         single = world_size() == 1 and self.device.type == "cuda" and runtime.accumulation == 1
@@ -293,7 +293,7 @@ class Run:
         return True
 
     def _changed_settings(self, meta: dict[str, Any]) -> dict[str, Any]:
-        """The checkpoint's value of each setting that changed. Rejects changes that matter."""
+        """The checkpoint's value of each changed setting. Rejects those that affect the result."""
         theirs = TrainConfig.from_flat(**flatten(meta["config"])).flat()
         ours = self.config.flat()
         changed = {n: theirs.get(n) for n in ours | theirs if theirs.get(n) != ours.get(n)}

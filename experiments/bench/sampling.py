@@ -1,7 +1,7 @@
 """Sampling: single steps in the second quarter of a run, and complete samples.
 
 Categorical sampling is in float64. The peer computes all logits in every step, so all its steps
-cost the same: a few are timed, and complete samples are projected from them.
+cost the same: a few steps are timed and scaled to complete samples.
 """
 
 from functools import partial

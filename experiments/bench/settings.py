@@ -74,7 +74,7 @@ class Settings:
 
     @property
     def compiled(self) -> bool:
-        """Whether the trunk is compiled. On a CPU this is not worth the time."""
+        """Whether the trunk is compiled. On a CPU compilation takes longer than it saves."""
         return self.compile and self.device.type == "cuda"
 
     @property

@@ -90,7 +90,7 @@ def searched(scale: Scale) -> list[tuple[int, float]]:
 
 
 def own_weights(lines: tuple[Line, ...], corpus: Corpus) -> tuple[str, ...]:
-    """A note on how context paths among the rows are sampled."""
+    """A note that says how models trained on context paths are sampled."""
     scales = sorted({line.choice(corpus).scale for line in lines if line.on_context})
     if not scales:
         return ()
@@ -100,7 +100,7 @@ def own_weights(lines: tuple[Line, ...], corpus: Corpus) -> tuple[str, ...]:
 
 
 def masked_only_note(lines: tuple[Line, ...]) -> tuple[str, ...]:
-    """A note on the tokens that the losses cover."""
+    """A note that says which tokens the losses cover."""
     masked = [", ".join(line.labels) for line in lines if line.fields["masked_only"]]
     if not masked:
         return ()

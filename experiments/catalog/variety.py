@@ -1,4 +1,4 @@
-"""Quality at equal diversity: do weights gain more than a lower temperature does?"""
+"""Quality at equal diversity: do weights improve it more than a lower temperature does?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

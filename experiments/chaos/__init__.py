@@ -1,1 +1,1 @@
-"""Faults on purpose: random commands, forged files, kills and races, and what they must not break."""
+"""Fault injection: random commands, forged files, kills and races."""

@@ -1,4 +1,4 @@
-"""Forged files: every node of a JSON document deleted, or replaced by a value it must not have."""
+"""Forged files: each node of a JSON document in turn is deleted or replaced by a wrong value."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ def forgeries(document: Any, values: tuple[Any, ...] = WRONG) -> Iterator[tuple[
 
 
 def _paths(node: Any) -> Iterator[tuple[Any, ...]]:
-    """The path of each node below this one; of a list, only of its first and last item."""
+    """The path of each node below this one; for a list, of its first and last item only."""
     if isinstance(node, dict):
         keys: list[Any] = list(node)
     else:

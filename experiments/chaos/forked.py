@@ -1,4 +1,4 @@
-"""Commands in forked children of a process that has imported everything: a start costs nothing."""
+"""Run commands in forked children of a process that has imported everything, for fast starts."""
 
 import io
 import os
@@ -61,7 +61,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended; a code of None means that it did not."""
+    """How a command ended; the code is None if it did not."""
 
     code: int | None
     said: str
@@ -77,7 +77,7 @@ class Ended:
 
 
 def warm_up(lines: Iterable[list[str]]) -> None:
-    """Run commands in this process, so that its children find modules and functions loaded."""
+    """Run commands in this process, so that its children find everything imported and compiled."""
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     before, arguments = Path.cwd(), sys.argv
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):

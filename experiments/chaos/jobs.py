@@ -1,4 +1,4 @@
-"""Commands that write something, with what they must write: the same after any disturbance."""
+"""Commands that write files, with the result that they must reach despite any fault."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""Scenarios: each does one random thing to a command and returns what was wrong, or nothing."""
+"""Scenarios: each injects one random fault into a command and returns a defect, if any."""
 
 import os
 import random
@@ -93,7 +93,7 @@ def kill(rng: random.Random, folder: Path, name: str) -> str:
 
 
 def full_disk(rng: random.Random, folder: Path, name: str) -> str:
-    """A command that cannot write says so, and the same command finishes afterwards."""
+    """A command on a full disk reports that, and the same command finishes afterwards."""
     seed = rng.randrange(SEEDS)
     # What the command says is written to a file as well, and must fit.
     most = rng.choice([2000, 4000, 8000, 100_000])
@@ -104,7 +104,7 @@ def full_disk(rng: random.Random, folder: Path, name: str) -> str:
 
 
 def read_only(rng: random.Random, folder: Path, name: str) -> str:
-    """A command in a folder without permission to write says so, and leaves nothing."""
+    """A command whose folder is read-only reports that, and leaves no files."""
     seed = rng.randrange(SEEDS)
     folder.chmod(0o555)
     ended = start(JOBS[name].words(seed), folder, unprivileged=True).end()
@@ -115,7 +115,7 @@ def read_only(rng: random.Random, folder: Path, name: str) -> str:
 
 
 def race(rng: random.Random, folder: Path, name: str) -> str:
-    """Of two commands that write the same path, one succeeds, and the path has its result."""
+    """If two commands write the same path, one succeeds, and the path holds its result."""
     seeds = rng.sample(range(SEEDS), 2)
     children = []
     for seed in seeds:
@@ -131,9 +131,9 @@ def race(rng: random.Random, folder: Path, name: str) -> str:
 
 
 def damage(rng: random.Random, folder: Path, what: str) -> str:
-    """Damaged or forged files are rejected, or give the result of the whole ones.
+    """Damaged or forged files are rejected, or give the same result as intact ones.
 
-    A forger also writes the checksums, so that a forged file may be a valid one: then any result.
+    Forged files have matching checksums and may be valid: then any result is correct.
     """
     made = folder / "made"
     if what == "model":

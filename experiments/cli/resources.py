@@ -25,13 +25,13 @@ def given_resources(options: Options) -> Resources:
 
 
 def with_smoke_corpora(given: Resources) -> Resources:
-    """At smoke scale a bundled corpus takes the place of text that was not given."""
+    """At smoke scale, a bundled corpus is used if no text corpus was given."""
     tests = dict.fromkeys(TEST_CORPORA, SMOKE_TEXT) | dict(given.tests)
     return replace(given, text=given.text or SMOKE_TEXT, tests=tuple(sorted(tests.items())))
 
 
 def with_smoke_evaluator(given: Resources, store: Store, todo: Iterable[Task]) -> Resources:
-    """At smoke scale a toy LM takes the place of an evaluator that was not given."""
+    """At smoke scale, a toy LM is used if no evaluator was given."""
     if given.eval_model is not None or not any(isinstance(task, Text) for task in todo):
         return given
     try:

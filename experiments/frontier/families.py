@@ -1,4 +1,4 @@
-"""The families of samplers, each with as many candidates as the others."""
+"""The families of samplers, all with the same number of candidates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace

@@ -40,7 +40,7 @@ Candidates = Sequence[tuple[Sampler, Scores]]
 
 @dataclass
 class Task(ABC):
-    """A model, and what its samples are judged by."""
+    """A model, and the scores by which its samples are compared."""
 
     name: str
     masked: bool

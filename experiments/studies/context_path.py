@@ -35,7 +35,7 @@ def example(length: int) -> tuple[cwdfm.Weight, Tensor, Tensor, Tensor]:
 
 
 def median_seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """The median wall-clock time of a call, after one to warm up."""
+    """The median wall-clock time of a call, after one warm-up call."""
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

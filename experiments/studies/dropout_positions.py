@@ -1,4 +1,4 @@
-"""Dropout tells a transformer with rotary embeddings positions that it does not know otherwise.
+"""Dropout reveals positions to a transformer with rotary embeddings, which cannot know them.
 
     python -m experiments.studies.dropout_positions --out dropout_positions.json
 

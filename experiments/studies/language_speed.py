@@ -85,7 +85,7 @@ class Setting:
 
 
 class Numbers:
-    """A tokenizer of numbers, for a network without a vocabulary of words."""
+    """A tokenizer that writes ids as numbers, for a network without a vocabulary."""
 
     eos_token_id = sep_token_id = chat_template = None
     all_special_ids: tuple[int, ...] = ()
@@ -145,7 +145,7 @@ def published_seconds(
 
 
 class Enough(Exception):
-    """Ends a generation after some steps."""
+    """Raised to end a generation after a few steps."""
 
 
 def our_seconds(
@@ -181,7 +181,7 @@ def our_seconds(
 
 
 def compare_llada(model: LanguageModel, setting: Setting) -> list[dict[str, Any]]:
-    """Tokens per second by batch and prompt; every way reveals one token per step."""
+    """Tokens per second by batch and prompt; every method reveals one token per step."""
     rows = []
     for prompt in setting.prompts:
         for batch in setting.batches:

@@ -23,7 +23,7 @@ LABELS = {
 
 
 def label(text: str) -> str:
-    """The label to show for a recorded one."""
+    """The current name of a recorded label."""
     return LABELS.get(text, text)
 
 

@@ -1,4 +1,4 @@
-"""Details of a sampler that could explain a low count of valid molecules.
+"""Which details of a sampler could explain a low count of valid molecules.
 
     python -m experiments.studies.qm9_causes --out qm9_causes.json
 

@@ -3,7 +3,7 @@
     python -m experiments.studies.scaffolds --out scaffolds.json --samples DIR
     cwdfm eval DIR/*.jsonl --data none --no-distribution --out REPORT
 
-Every file in DIR comes from the command `cwdfm sample`, and a second call continues. The second
+Every file in DIR is written by `cwdfm sample`; repeat the command to resume. The second
 command draws the molecules with their scaffolds highlighted. The settings were chosen with two of
 the scaffolds and another seed, by the number of evaluations per accepted molecule.
 """
@@ -40,7 +40,7 @@ SCAFFOLDS = {
 
 
 def measure(path: Path, fragment: Scaffold) -> dict[str, Any]:
-    """Counts of the samples in a file, what they cost, and properties of the distinct ones."""
+    """Counts and cost of the samples in a file, and properties of the distinct ones."""
     file = read_samples(path)
     molecules = [canonical(text) for text in file.texts]
     kept = {m for m, text in zip(molecules, file.texts, strict=True) if fragment.accepts(text)}

@@ -180,7 +180,7 @@ class Context(Task):
 
 @dataclass(frozen=True)
 class Updates(Task):
-    """How often a solver changes a token, and how often it changes it back."""
+    """How often a solver changes a token, and how often it reverts a change."""
 
     model: Train
     choice: SolverChoice

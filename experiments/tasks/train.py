@@ -73,7 +73,7 @@ _last_compiled: list[Any] = []
 
 
 def _reset_compiler(recipe: Recipe) -> None:
-    """Discard code compiled for other networks, which counts towards the recompile limit."""
+    """Discard code compiled for other networks: it counts towards the recompile limit."""
     fields = [getattr(recipe, name) for name in _COMPILED_FIELDS]
     if fields != _last_compiled:
         torch.compiler.reset()

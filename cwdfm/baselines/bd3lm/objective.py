@@ -129,7 +129,7 @@ class BlockObjective(Objective):
 
     @property
     def held_out(self) -> "BlockObjective":
-        """Without clipping, since losses with different ranges are not comparable."""
+        """The objective without clipping, since losses with different ranges are not comparable."""
         return replace(self, low=0.0, high=1.0)
 
     def adapted(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> "BlockObjective":

@@ -85,7 +85,7 @@ class GIDD(Method):
 
 @dataclass(frozen=True)
 class HybridChain(StepSolver):
-    """Steps of the reverse chain along t = 1 - s, each from the distribution of every token.
+    """Steps of the reverse chain along t = 1 - s, drawn from the exact law of each token.
 
     `temperature` and `top_p` of the rule apply to the prediction.
     """

@@ -33,7 +33,7 @@ class Levels(NamedTuple):
 
 @dataclass(frozen=True)
 class HybridNoise:
-    """Mask and uniform noise. `p_uniform`: the fraction of uniform tokens halfway."""
+    """Mask and uniform noise. `p_uniform`: the fraction of uniform tokens at s = 1/2."""
 
     vocab_size: int
     p_uniform: float

@@ -91,7 +91,7 @@ WIKITEXT_2, WIKITEXT_103 = (
 class Text8(Corpus):
     """100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text.
 
-    Copies are cut differently, so the text of the hub or of a local folder (`text8.txt`) is joined
+    Copies are split differently, so the text from the hub or a local folder (`text8.txt`) is joined
     and split again: 90% for training, the next 5% for validation, the last 5% for testing.
     """
 

@@ -33,7 +33,7 @@ DETOKENIZERS: dict[str, _Rules] = {
 
 
 def detokenize(text: str, name: str | None) -> str:
-    """Undo the tokenization into words by the conventions of a corpus; None for none."""
+    """Undo a corpus's tokenization into words; with None the text is unchanged."""
     for pattern, new in DETOKENIZERS[name] if name else ():
         text = re.sub(pattern, new, text)
     return text

@@ -98,7 +98,7 @@ def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def check_main_guard() -> None:
-    """Raise an error in a worker process that imports an unguarded script; it would hang."""
+    """Raise an error in a worker process that imports an unguarded script, which would hang."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise Interrupted(GUARD)
 

@@ -54,7 +54,7 @@ def split_of(number: int, seed: int) -> Split:
 
 
 def append(file: BinaryIO, ids: NDArray[Any]) -> None:
-    """Append ids to a file. numpy's `tofile` would hide the reason for a failed write."""
+    """Append ids to a file. numpy's `tofile` would not report why a write failed."""
     file.write(np.ascontiguousarray(ids).data)
 
 

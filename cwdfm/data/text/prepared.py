@@ -64,7 +64,7 @@ _VERIFY_UP_TO = 1 << 30  # bytes whose checksum is verified when a folder is ope
 def default_length(
     corpus: Corpus, tokenizer: TextTokenizer | str, part: str | None, limit: int | None
 ) -> int:
-    """Tokens per sequence: `corpus.length`, or if sequences are rows, no more than these need.
+    """Tokens per sequence: `corpus.length`, or for rows at most as many as the longest row needs.
 
     A row needs an end-of-text token too. Multiples of 8 are fast on a GPU.
     """
@@ -169,7 +169,7 @@ T = TypeVar("T", bound=TextTokenizer | str)
 
 
 def _for_rows(corpus: Corpus, tokenizer: T) -> T | RowTokenizer:
-    """The tokenizer, for sequences of one document each if the corpus has these."""
+    """The tokenizer, wrapped in a `RowTokenizer` if each document of the corpus is a sequence."""
     if not corpus.rows or isinstance(tokenizer, RowTokenizer | str):
         return tokenizer
     return RowTokenizer(tokenizer)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class RowTokenizer(TextTokenizer, kind="rows"):
     """A text tokenizer for sequences of the form: text, end-of-text token, padding.
 
-    It has the ids of `inner`. The padding is the end-of-text token too, so a sequence is decoded up
-    to the first one.
+    It has the same ids as `inner`. The end-of-text token also pads, so a sequence is decoded up to
+    the first one.
     """
 
     inner: TextTokenizer
