@@ -332,7 +332,7 @@ def test_prompt() -> None:
 def test_auto_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = cwdfm.load(MODEL)
     assert auto_batch_size(trained) == 256
-    monkeypatch.setattr("cwdfm.generation._CPU_BUDGET", 32 * 256 * 4 * 24 * 7)
+    monkeypatch.setattr("cwdfm.trained._CPU_BUDGET", 32 * 256 * 4 * 24 * 7)
     assert auto_batch_size(trained) == 7
     assert auto_batch_size(trained, 7 * 32) == 1
 
@@ -349,7 +349,7 @@ def test_auto_batch_size_depends_on_the_length(
         zeros = torch.zeros(request.shape, dtype=torch.int64)
         return cwdfm.Samples(zeros, zeros, zeros, zeros[:, 0], 0)
 
-    monkeypatch.setattr("cwdfm.generation._CPU_BUDGET", 32 * 256 * 4 * 24 * 6)
+    monkeypatch.setattr("cwdfm.trained._CPU_BUDGET", 32 * 256 * 4 * 24 * 6)
     monkeypatch.setattr(type(trained.method), "sample", record)
     generate(trained, n=8, steps=8, **wanted)
     length = wanted.get("length", 32)
