@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from cwdfm.data.smiles import SmilesTokenizer, canonical
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
-from cwdfm.generation import generate
+from cwdfm.generation import generate_samples, generate_with_fragment
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
@@ -66,7 +67,7 @@ class Job:
         return total * (chosen["reject"].max_tries if "reject" in chosen else 1)
 
     def request(self, index: list[int]) -> dict[str, Any]:
-        """The arguments of `generate` for the samples with the given numbers."""
+        """The arguments of `sampler` for the samples with the given numbers."""
         names = ("steps", "seed", "grid", "length", "prompt", "template")
         return {
             "trained": self.trained,
@@ -75,9 +76,16 @@ class Job:
             "index": torch.tensor(index),
             "batch_size": len(index),
             **{name: getattr(self.options, name) for name in names},
-            **({"fragment": fragment} if (fragment := fragment_of(self.options)) else {}),
             **self.postprocessing,
         }
+
+    @property
+    def sampler(self) -> Callable[..., Samples]:
+        """The function that samples."""
+        fragment = fragment_of(self.options)
+        if fragment is None:
+            return generate_samples
+        return partial(generate_with_fragment, fragment=fragment)
 
     @property
     def recorded(self) -> int:
@@ -301,7 +309,7 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
             index = list(todo[first : first + size])
             try:
                 with job.autocast():
-                    samples = generate(**job.request(index), progress=progress.advance)
+                    samples = job.sampler(**job.request(index), progress=progress.advance)
             except torch.OutOfMemoryError as error:
                 if size == 1:
                     raise InputError(f"one sequence does not fit in memory: {error}") from error
@@ -317,7 +325,7 @@ def write_recording(job: Job) -> Path:
     """Record the first samples. They are generated again, which gives the same samples."""
     with job.autocast():
         request = job.request(list(range(job.recorded)))
-        recording = generate(**request, record=job.recorded).recording
+        recording = job.sampler(**request, record=job.recorded).recording
     assert recording is not None
     path = recording_file(job.options.out)
     job.named(recording).save(path)

@@ -26,7 +26,7 @@ def given(monkeypatch: pytest.MonkeyPatch, text: str, *words: object) -> Ended:
 
 
 def test_samples_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the samples: messages go to standard error, and no file is left."""
+    """Only the samples, and no file is left."""
     monkeypatch.chdir(tmp_path)
     ended = command("sample", MODEL, "--out", "-", *DRAW)
     expected = cwdfm.load(MODEL).generate(n=6, steps=4).texts
