@@ -4,7 +4,7 @@ from cwdfm.solver.base import Info, Solver, State
 from cwdfm.solver.correction import Correction, Corrector, Remask
 from cwdfm.solver.euler import Euler
 from cwdfm.solver.first_hitting import FirstHitting
-from cwdfm.solver.fit_confidence import fit_confidence
+from cwdfm.solver.fit_confidence import fit_confidence, fit_temperature
 from cwdfm.solver.gibbs import Gibbs
 from cwdfm.solver.jump_your_steps import jump_your_steps
 from cwdfm.solver.klass import KLASS
@@ -33,6 +33,7 @@ __all__ = [
     "Threshold",
     "TopK",
     "fit_confidence",
+    "fit_temperature",
     "jump_your_steps",
     "sample",
 ]

@@ -1,4 +1,6 @@
-"""Fit a `Learned` weight to the errors of a model."""
+"""Fit weights to the errors of a model: `Learned` and `CalibratedEntropy`."""
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -10,11 +12,10 @@ from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
-from cwdfm.weight import Learned
-from cwdfm.weight.learned import features, fit_logistic
+from cwdfm.weight import CalibratedEntropy, Learned
+from cwdfm.weight.learned import calibrating_temperature, features, fit_logistic
 
 
-@torch.no_grad()
 def fit_confidence(
     model: Model,
     source: Source,
@@ -36,24 +37,64 @@ def fit_confidence(
         scale: The exponent of the weight.
         seed: The random seed of the noise.
     """
+    inputs, targets = [], []
+    flow = (model, source, schedule)
+    for logits_kV, x_1_k in held_out_predictions(*flow, tokens, times, seed, masked=True):
+        inputs.append(features(logits_kV))
+        log_p_kV = logits_kV.double().log_softmax(-1)
+        # The probability that a draw equals the data replaces the draw: less variance.
+        targets.append(log_p_kV.gather(1, x_1_k[:, None])[:, 0].exp())
+    weight = fit_logistic(torch.cat(inputs), torch.cat(targets)).tolist()
+    return Learned((weight[0], weight[1], weight[2], weight[3]), scale)
+
+
+def fit_temperature(
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    tokens: Tensor,
+    *,
+    times: int = 16,
+    beta: float = 1.0,
+    seed: int = 0,
+) -> CalibratedEntropy:
+    """Entropies at the temperature under which data are most likely. Options: `fit_confidence`.
+
+    With a uniform source the prediction includes the chance that the token is already right, so
+    all coordinates are compared, not only masked ones.
+    """
+    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    flow, masked = (model, source, schedule), source.marks_noise
+    found = list(held_out_predictions(*flow, tokens, times, seed, masked=masked))
+    logits, targets = zip(*found, strict=True)
+    return CalibratedEntropy(calibrating_temperature(logits, targets), beta)
+
+
+@torch.no_grad()
+def held_out_predictions(
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    tokens: Tensor,
+    times: int,
+    seed: int,
+    *,
+    masked: bool,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Predictions [k, V] for noised data, all or `masked` coordinates, and the data there [k]."""
     check_flow_network(model)
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_integer("times", times)
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)
-    path, inputs, targets = MixturePath(source, schedule), [], []
+    path = MixturePath(source, schedule)
     with evaluating(model):
         for step in range(times):
             kappa = torch.full((len(tokens),), (step + 0.5) / times, dtype=torch.float64)
             t_B = schedule.inverse(kappa).to(tokens.device)
             noised = path.sample(tokens, t_B, seed=seed, step=step)
-            rows = Positions.of(~noised.revealed)
+            rows = Positions.of(~(noised.revealed & masked))
             x_1_K = rows.take(tokens)
             for k, logits_kV in predict_logits(model, source, noised.x_t, t_B, rows):
-                inputs.append(features(logits_kV))
-                log_p_kV = logits_kV.double().log_softmax(-1)
-                # The probability that a draw equals the data replaces the draw: less variance.
-                targets.append(log_p_kV.gather(1, x_1_K[k, None])[:, 0].exp())
-    weight = fit_logistic(torch.cat(inputs), torch.cat(targets)).tolist()
-    return Learned((weight[0], weight[1], weight[2], weight[3]), scale)
+                yield logits_kV, x_1_K[k]

@@ -4,10 +4,11 @@ from cwdfm.weight.base import ContextWeight, PredictionWeight, Sum, Weight
 from cwdfm.weight.confidence import Confidence, Margin
 from cwdfm.weight.distance import Distance
 from cwdfm.weight.entropy import Entropy, EntropyInverse
-from cwdfm.weight.learned import Learned
+from cwdfm.weight.learned import CalibratedEntropy, Learned
 from cwdfm.weight.neighbor import Neighbor, NeighborShare
 
 __all__ = [
+    "CalibratedEntropy",
     "Confidence",
     "ContextWeight",
     "Distance",

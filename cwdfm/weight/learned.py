@@ -1,4 +1,4 @@
-"""A learned confidence: how likely a draw is right, fitted to the model's own errors.
+"""Weights fitted to the model's own errors: a learned confidence, and calibrated entropies.
 
 Entropy and confidence measure what the model believes. A network that is too sure, or not sure
 enough, ranks its coordinates wrongly. `fit_confidence` noises data, lets the model predict it, and
@@ -6,16 +6,19 @@ fits a logistic regression of "a draw from the prediction is right" on
 
     1, entropy, log max p, margin
 
-of the predictions at masked coordinates. It takes one evaluation per time, and seconds.
+of the predictions at masked coordinates. `fit_temperature` fits a temperature to them by maximum
+likelihood. Both take one evaluation per time, and seconds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_scale
+from cwdfm.errors import InputError, check_scale, is_number
 from cwdfm.weight.base import PredictionWeight
 from cwdfm.weight.entropy import prediction_entropy
 
@@ -44,6 +47,26 @@ class Learned(PredictionWeight):
         return self.scale * F.logsigmoid(features(logits) @ weight_4)
 
 
+@dataclass(frozen=True)
+class CalibratedEntropy(PredictionWeight):
+    """alpha^i ~ exp(-beta * H(softmax(logits^i / temperature))); see `fit_temperature`."""
+
+    temperature: float
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_scale("beta", self.beta)
+        if not is_number(self.temperature) or not 0 < self.temperature < inf:
+            raise InputError(
+                f"temperature must be a finite number > 0, got {self.temperature!r}; use "
+                f"fit_temperature",
+                fields=("temperature",),
+            )
+
+    def prediction_score(self, logits: Tensor) -> Tensor:
+        return -self.beta * prediction_entropy(logits.double() / self.temperature)
+
+
 def features(logits: Tensor) -> Tensor:
     """The features of predictions, float64 [..., 4]."""
     log_p = logits.double().log_softmax(-1)
@@ -65,3 +88,26 @@ def fit_logistic(features_KF: Tensor, right_K: Tensor, steps: int = 30) -> Tenso
         curvature_FF = (features_KF * (q_K * (1 - q_K))[:, None]).T @ features_KF + ridge
         weight_F = weight_F - torch.linalg.solve(curvature_FF, gradient_F)
     return weight_F
+
+
+def calibrating_temperature(
+    logits: Sequence[Tensor], targets: Sequence[Tensor], steps: int = 30
+) -> float:
+    """The temperature of the largest likelihood of the targets [k] under the logits [k, V].
+
+    The negative log-likelihood is convex in b = 1 / temperature, with derivatives
+    E p_b[l] - l(target) and Var p_b[l]. Newton's method changes b by at most a factor of two.
+    """
+    b = 1.0
+    for _ in range(steps):
+        slope = curvature = 0.0
+        for logits_kV, target_k in zip(logits, targets, strict=True):
+            l_kV = logits_kV.double()
+            p_kV = (b * l_kV).softmax(-1)
+            l_kV = l_kV.masked_fill(p_kV == 0, 0.0)  # -inf times 0
+            mean_k = (p_kV * l_kV).sum(-1)
+            slope += float((mean_k - l_kV.gather(1, target_k[:, None])[:, 0]).sum())
+            curvature += float((p_kV * (l_kV - mean_k[:, None]).square()).sum())
+        step = -slope / max(curvature, 1e-12)
+        b *= min(2.0, max(0.5, 1 + step / b))
+    return 1 / b

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -87,6 +87,34 @@ class Task(ABC):
         return scores[0]
 
 
+class Tabulated:
+    """The exact posterior, computed once for every state and time: samplers share their times."""
+
+    def __init__(self, exact: cwdfm.ExactPosterior) -> None:
+        self.exact, self.base = exact, exact.source.num_tokens
+        self.states = torch.cartesian_prod(*[torch.arange(self.base)] * LENGTH)
+        self.table = cache(self._table)
+
+    def _table(self, t: float) -> Tensor:
+        """The logits of all states at a time, [S, LENGTH, num_tokens]."""
+        return self.exact(self.states, torch.full((len(self.states),), t))
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        code_B = number(x_t, self.base)
+        times, which_B = torch.unique(t, return_inverse=True)
+        if self.exact.source.marks_noise:  # the posterior does not depend on the time
+            times, which_B = times[:1] * 0, torch.zeros_like(which_B)
+        if len(times) == 1:
+            return self.table(float(times[0]))[code_B]
+        tables = torch.stack([self.table(each) for each in times.tolist()])
+        return tables[which_B, code_B]
+
+
+def number(tokens_BN: Tensor, base: int) -> Tensor:
+    """The number of each sequence, [B], with these tokens as digits."""
+    return (tokens_BN * base ** torch.arange(LENGTH - 1, -1, -1)).sum(1)
+
+
 @dataclass
 class Exact(Task):
     """A ring of tokens that tend to agree with their neighbors; the error is total variation."""
@@ -109,7 +137,7 @@ class Exact(Task):
         sampling error than those of single sequences.
         """
         turned = [each.roll(k, 1) for each in (self.states, self.states.flip(1)) for k in range(8)]
-        first = torch.stack([code(each) for each in turned]).amin(0)
+        first = torch.stack([number(each, VOCAB) for each in turned]).amin(0)
         classes: Tensor = first.unique(return_inverse=True)[1]
         return classes
 
@@ -117,7 +145,7 @@ class Exact(Task):
     def flow(self) -> tuple[Any, cwdfm.Source, cwdfm.Schedule]:
         source = (cwdfm.MaskSource if self.masked else cwdfm.UniformSource)(VOCAB)
         exact = cwdfm.ExactPosterior(self.target.reshape((VOCAB,) * LENGTH), source, SCHEDULE)
-        return exact, source, SCHEDULE
+        return Tabulated(exact), source, SCHEDULE
 
     def held_out(self) -> Tensor:
         generator = torch.Generator().manual_seed(0)
@@ -144,7 +172,7 @@ class Exact(Task):
         return ("total variation",)
 
     def score(self, tokens: Tokens, *, final: bool) -> Scores:
-        drawn = torch.bincount(code(torch.from_numpy(tokens)), minlength=len(self.target))
+        drawn = torch.bincount(number(torch.from_numpy(tokens), VOCAB), minlength=len(self.target))
         difference = drawn / len(tokens) - self.target
         classes = torch.zeros(int(self.orbits.max()) + 1, dtype=torch.float64)
         classes.index_add_(0, self.orbits, difference)
@@ -152,11 +180,6 @@ class Exact(Task):
 
     def choose(self, tried: Candidates) -> list[Sampler]:
         return [min(tried, key=lambda each: each[1]["total variation"])[0]]
-
-
-def code(tokens_BN: Tensor) -> Tensor:
-    """The number of each sequence, [B]."""
-    return (tokens_BN * VOCAB ** torch.arange(LENGTH - 1, -1, -1)).sum(1)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -84,13 +85,24 @@ def test_weights_of_a_uniform_source_are_exact_in_the_corrector_alone() -> None:
 # Remasking
 
 
-def remask_law(chain: Chain, times: list[float], rule: str, eta: float) -> Array:
+def looped(t: float) -> float:
+    """The path waits at kappa = 0.5 between the times 0.4 and 0.8."""
+    wait = math.sqrt(0.5)
+    if t <= 0.4:
+        return wait * t / 0.4
+    return wait if t <= 0.8 else wait + (1 - wait) * (t - 0.8) / 0.2
+
+
+def remask_law(chain: Chain, times: list[float], rule: str, eta: float, loop: bool) -> Array:
     """By enumeration over states with the probabilities at which their tokens were drawn."""
     law: dict[tuple[State, tuple[float, ...]], float]
     law = {((chain.vocab,) * chain.length, (0.0,) * chain.length): 1.0}
     for t, t_next in pairwise(times):
         kappa, after = t**2, t_next**2
+        if loop:
+            kappa, after = looped(t) ** 2, looped(t_next) ** 2
         largest = min(1.0, (1 - after) / kappa) if kappa > 0 else 0.0
+        largest *= not loop or (t >= 0.4 and t_next <= 0.8)
         sigma = min(eta, largest) if rule == "cap" else eta * largest
         following: dict[tuple[State, tuple[float, ...]], float] = defaultdict(float)
         for (x, drawn), chance in law.items():
@@ -127,16 +139,27 @@ def remask_law(chain: Chain, times: list[float], rule: str, eta: float) -> Array
     return found.ravel()
 
 
-@pytest.mark.parametrize(("rule", "eta"), [("cap", 0.2), ("rescale", 0.5), ("confidence", 0.9)])
-def test_remasking_follows_its_exact_law(rule: str, eta: float) -> None:
+@pytest.mark.parametrize(
+    ("rule", "eta", "loop"),
+    [
+        ("cap", 0.2, None),
+        ("rescale", 0.5, None),
+        ("confidence", 0.9, None),
+        ("cap", 0.6, (0.4, 0.8, 0.5)),
+    ],
+)
+def test_remasking_follows_its_exact_law(
+    rule: Literal["cap", "rescale", "confidence"], eta: float, loop: tuple[float, ...] | None
+) -> None:
     """False-alarm rate 1e-6."""
     chain = Chain(correlated_target(2, 3, seed=1), mask=True)
-    solver = cwdfm.Euler(hazard="integrated", corrector=cwdfm.Remask(rule, eta))  # type: ignore[arg-type]
+    remask = cwdfm.Remask(rule, eta, loop)  # type: ignore[arg-type]
+    solver = cwdfm.Euler(hazard="integrated", corrector=remask)
     counts = histogram(sample_chain(chain, solver, 5, n=200_000).tokens, 2)
     times = np.linspace(0, 1, 6).tolist()
-    assert_follows(counts, remask_law(chain, times, rule, eta))
+    assert_follows(counts, remask_law(chain, times, rule, eta, loop is not None))
     if rule != "confidence":  # a single token is lost too rarely to show
-        assert_differs(counts, remask_law(chain, times, rule, 0.0))
+        assert_differs(counts, remask_law(chain, times, rule, 0.0, loop is not None))
 
 
 def test_remasking_keeps_the_revealed_fraction_and_waits_in_its_loop() -> None:
@@ -165,12 +188,14 @@ def test_remasking_keeps_the_revealed_fraction_and_waits_in_its_loop() -> None:
 # Gibbs
 
 
-def gibbs_matrix(chain: Chain, kappa: float) -> Array:
-    """One coordinate, chosen at random, is drawn from p_t given the others."""
+def gibbs_matrix(chain: Chain, kappa: float, select: str = "random") -> Array:
+    """One coordinate, random or the least likely, is drawn from p_t given the others."""
     p_S = dict(zip(chain.states, chain.marginal(kappa), strict=True))
     matrix = np.zeros((len(p_S),) * 2)
     for s, x in enumerate(chain.states):
         sites = [i for i in range(chain.length) if x[i] < chain.vocab]
+        if select == "unlikely":
+            sites = [min(sites, key=lambda i: chain.conditional(x, i, kappa)[x[i]])]
         for i in sites:
             others = [(*x[:i], v, *x[i + 1 :]) for v in range(chain.vocab)]
             chance = np.array([p_S[y] for y in others])
@@ -181,8 +206,12 @@ def gibbs_matrix(chain: Chain, kappa: float) -> Array:
     return matrix
 
 
-@pytest.mark.parametrize("mask", [True, False])
-def test_gibbs_follows_its_exact_law_and_leaves_the_marginals(mask: bool) -> None:
+@pytest.mark.parametrize(
+    ("mask", "select"), [(True, "random"), (False, "random"), (False, "unlikely")]
+)
+def test_gibbs_follows_its_exact_law_and_leaves_the_marginals(
+    mask: bool, select: Literal["random", "unlikely"]
+) -> None:
     """False-alarm rate 1e-6."""
     chain, times = Chain(correlated_target(2, 3, seed=4), mask), [0.0, 0.6, 0.8, 0.9, 0.95, 1.0]
     solver, law, plain = cwdfm.Euler(hazard="integrated"), chain.start(), chain.start()
@@ -190,13 +219,16 @@ def test_gibbs_follows_its_exact_law_and_leaves_the_marginals(mask: bool) -> Non
         matrix = chain.step_matrix(t**2, *hazards(t, t_next, True, None))
         law, plain = law @ matrix, plain @ matrix
         if t_next < 1:
-            law = law @ gibbs_matrix(chain, t_next**2)
+            law = law @ gibbs_matrix(chain, t_next**2, select)
     grid = torch.tensor(times, dtype=torch.float64)
-    counts = histogram(sample_chain(chain, cwdfm.Gibbs(solver), 5, grid=grid).tokens, 2)
+    counts = histogram(
+        sample_chain(chain, cwdfm.Gibbs(solver, select=select), 5, grid=grid).tokens, 2
+    )
     assert_follows(counts, chain.data_law(law))
     assert_differs(counts, chain.data_law(plain))
     p_S = chain.marginal(0.4)
-    assert np.allclose(p_S @ gibbs_matrix(chain, 0.4), p_S)
+    unchanged = np.allclose(p_S @ gibbs_matrix(chain, 0.4, select), p_S)
+    assert unchanged == (select == "random")
 
 
 def test_unlikely_tokens_are_drawn_first() -> None:

@@ -1,4 +1,4 @@
-"""The learned confidence: calibrated for a model that is not."""
+"""Weights fitted to a model's errors: calibrated for a model that is not."""
 
 from itertools import product
 
@@ -8,9 +8,9 @@ import torch
 
 import cwdfm
 from cwdfm.model.positions import Positions
-from cwdfm.weight.learned import features, fit_logistic
+from cwdfm.weight.learned import calibrating_temperature, features, fit_logistic
 from tests.support.chains import SCHEDULE, model_of, source_of
-from tests.support.exact import Chain
+from tests.support.exact import Chain, correlated_target
 
 
 @pytest.mark.parametrize("mask", [True, False])
@@ -54,6 +54,37 @@ def test_logistic_regression_finds_the_coefficients() -> None:
     assert torch.allclose(found, truth, atol=0.01)
 
 
+@pytest.mark.parametrize("mask", [True, False])
+def test_temperature_of_an_overconfident_model(mask: bool) -> None:
+    """Logits multiplied by three have a temperature of three, and then the exact entropies."""
+    chain = Chain(correlated_target(3, 3, seed=1), mask)
+    exact, source = model_of(chain), source_of(chain)
+    chosen = np.random.default_rng(0).choice(27, 4000, p=chain.target.ravel())
+    data = torch.from_numpy(chain.data_YN[chosen])
+    weight = cwdfm.fit_temperature(lambda x, t: 3 * exact(x, t), source, SCHEDULE, data, times=4)
+    assert weight.temperature == pytest.approx(3.0, abs=0.15)
+    logits = torch.tensor([[0.3, -torch.inf, 1.0], [2.0, 0.0, -1.0]])
+    entropies = cwdfm.Entropy(1.0).prediction_score(logits)
+    same = cwdfm.CalibratedEntropy(3.0).prediction_score(3 * logits)
+    assert torch.allclose(same, entropies.double())
+
+
+@pytest.mark.parametrize("start", [0.05, 1.0, 20.0])
+def test_temperature_is_that_of_the_largest_likelihood(start: float) -> None:
+    """Against a fine grid of temperatures, from far away too."""
+    generator = torch.manual_seed(0)
+    logits = torch.randn(500, 4, generator=generator) / start
+    target = torch.multinomial((logits * start * 2).softmax(-1), 1, generator=generator)[:, 0]
+    found = calibrating_temperature([logits[:200], logits[200:]], [target[:200], target[200:]])
+    grid = found * torch.linspace(0.8, 1.2, 401, dtype=torch.float64)
+    scaled = logits.double() / grid[:, None, None]
+    loss = [torch.nn.functional.cross_entropy(each, target) for each in scaled]
+    assert int(torch.stack(loss).argmin()) == pytest.approx(200, abs=1)
+
+
 def test_invalid_coefficients() -> None:
     with pytest.raises(cwdfm.InputError, match="fit_confidence"):
         cwdfm.Learned((1.0, 2.0))  # type: ignore[arg-type]
+    for temperature in (0.0, float("inf"), "1"):
+        with pytest.raises(cwdfm.InputError, match="fit_temperature"):
+            cwdfm.CalibratedEntropy(temperature)  # type: ignore[arg-type]

@@ -51,6 +51,15 @@ def test_total_variation_of_the_exact_chain_is_sampling_error() -> None:
     assert errors[1] > 0.3
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_tabulated_posterior(masked: bool) -> None:
+    task = Exact("exact", masked, LENGTH, samples=4)
+    model, source, _ = task.flow
+    x = torch.randint(0, source.num_tokens, (50, LENGTH), generator=torch.manual_seed(0))
+    for t in (torch.linspace(0, 0.9, 50), torch.full((50,), 0.3)):
+        assert torch.allclose(model(x, t), model.exact(x, t))
+
+
 def test_classes_of_sequences_are_orbits() -> None:
     task = Exact("exact", True, LENGTH, samples=4)
     for k, turned in enumerate((task.states.roll(3, 1), task.states.flip(1))):

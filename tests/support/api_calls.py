@@ -181,6 +181,7 @@ def class_calls() -> dict[str, Call]:
             solver=SOLVERS[:1], tokens=(1,), select=("random", "unlikely"), begin=(0.0, 0.5)
         ),
         "Learned": fields(coefficients=((0.1, 1.0, 0.5, 0.2),), scale=(1.0,)),
+        "CalibratedEntropy": fields(temperature=(0.5, 2.0), beta=(1.0,)),
         "Recommendation": fields(
             name=("euler",), steps=(4,), grid=("t",), settings=((),), resample=(None,)
         ),
@@ -254,6 +255,11 @@ def function_calls() -> dict[str, Call]:
         "fit_confidence": Call(
             cwdfm.fit_confidence,
             FLOW | fields(tokens=(X,), times=(2,), scale=(1.0,), seed=(0,)),
+            lambda weight, arguments: works(cwdfm.Euler(weight), arguments),
+        ),
+        "fit_temperature": Call(
+            cwdfm.fit_temperature,
+            FLOW | fields(tokens=(X,), times=(2,), beta=(1.0,), seed=(0,)),
             lambda weight, arguments: works(cwdfm.Euler(weight), arguments),
         ),
         "jump_your_steps": Call(

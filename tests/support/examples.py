@@ -20,6 +20,7 @@ EXAMPLES: list[object] = [
     cwdfm.Confidence(2.0),
     cwdfm.Margin(2.0),
     cwdfm.Learned((0.3, -1.0, 0.5, 0.2), 3.0),
+    cwdfm.CalibratedEntropy(1.5, 2.0),
     cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(1.0),
     cwdfm.MixturePath(cwdfm.MaskSource(7), cwdfm.Linear()),
     cwdfm.MixturePath(cwdfm.UniformSource(7), cwdfm.Cosine()),
