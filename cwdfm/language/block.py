@@ -4,7 +4,7 @@ Shapes: B batch, A sequences that are evaluated, C context columns before the bl
 block, K predicted tokens, V ids.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +22,8 @@ Constraint = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Limits:
     """Which tokens may be drawn."""
 
-    never: Sequence[int] = ()  # ids that are never drawn
-    stop_ids: Sequence[int] = ()  # ids that are drawn only at the first open position
+    never: Tensor | None = None  # [S] ids that are never drawn
+    stop_ids: Tensor | None = None  # [S] ids that are drawn only at the first open position
     constraint: Constraint | None = None
 
 
@@ -41,6 +41,11 @@ class BlockModel(nn.Module):
         self.language, self.session, self.limits = language, session, limits
         self.start, self.context = block.start, context
 
+    @property
+    def returns_logits(self) -> bool:
+        """Whether the output needs no test for being probabilities instead of logits."""
+        return self.limits.constraint is None
+
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         return self.head(self.trunk(x, t).flatten(0, 1)).view(*x.shape, -1)
 
@@ -49,7 +54,7 @@ class BlockModel(nn.Module):
         x_AL = x[:, self.context :]
         hidden_ALD = self.session.hidden(x_AL, rows_A)
         self.rows_A, self.hidden, self.length = rows_A, hidden_ALD.flatten(0, 1), x_AL.shape[1]
-        if self.limits.stop_ids:
+        if self.limits.stop_ids is not None:
             open_AL = x_AL == self.language.source.num_tokens - 1
             self.first_A = open_AL.int().argmax(1)
         row_AL = torch.arange(len(self.hidden), device=x.device).view_as(x_AL)
@@ -63,29 +68,32 @@ class BlockModel(nn.Module):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits of the model, under the limits."""
         row_K = hidden[:, 0].long()
-        logits_KV = self.language.logits(self.hidden.index_select(0, row_K))
+        hidden = self.hidden
+        if len(row_K) < len(hidden):
+            hidden = hidden.index_select(0, row_K)
+        logits_KV = self.language.logits(hidden)
         limits = self.limits
-        if limits.never:
-            logits_KV[:, list(limits.never)] = -torch.inf
+        if limits.never is not None:
+            logits_KV.index_fill_(1, limits.never, -torch.inf)
         if limits.constraint is not None:
             sequence_K = row_K // self.length
             sequence_K = sequence_K if self.rows_A is None else self.rows_A[sequence_K]
             canvas = self.session.canvas
             position_K = self.start + row_K % self.length - canvas.new[sequence_K]
             logits_KV = limits.constraint(logits_KV, canvas.number[sequence_K], position_K)
-        if limits.stop_ids:
+        if limits.stop_ids is not None:
             late_K = row_K % self.length != self.first_A[row_K // self.length]
-            logits_KV = _without(logits_KV, list(limits.stop_ids), late_K)
+            logits_KV = _without(logits_KV, limits.stop_ids, late_K)
         return self.language.to_source(logits_KV)
 
 
-def _without(logits_KV: Tensor, ids: list[int], where_K: Tensor) -> Tensor:
+def _without(logits_KV: Tensor, ids_S: Tensor, where_K: Tensor) -> Tensor:
     """Logits without some ids in some rows, unless nothing else is possible there."""
-    kept_KS = logits_KV[:, ids]
-    logits_KV[:, ids] = kept_KS.masked_fill(where_K[:, None], -torch.inf)
+    kept_KS = logits_KV.index_select(1, ids_S)
+    logits_KV.index_copy_(1, ids_S, kept_KS.masked_fill(where_K[:, None], -torch.inf))
     empty_K1 = logits_KV.amax(1, keepdim=True) == -torch.inf
-    logits_KV[:, ids] = torch.where(empty_K1, kept_KS, logits_KV[:, ids])
-    return logits_KV
+    rest_KS = logits_KV.index_select(1, ids_S)
+    return logits_KV.index_copy_(1, ids_S, torch.where(empty_K1, kept_KS, rest_KS))
 
 
 class PartialBlock:
@@ -93,6 +101,7 @@ class PartialBlock:
 
     def __init__(self, model: BlockModel, rows_A: Tensor) -> None:
         self.model, self.rows_A, self.head = model, rows_A, model.head
+        self.returns_logits = model.returns_logits
 
     def trunk(self, x: Tensor, t: Tensor) -> Tensor:
         """See `BlockModel.trunk`."""

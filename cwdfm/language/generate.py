@@ -26,9 +26,10 @@ from cwdfm.language.prompts import Prompt, encode_prompts, first_block, make_can
 from cwdfm.language.results import Generated, Results
 from cwdfm.language.session import CacheKind, ColumnSession, Session
 from cwdfm.model.predict import evaluating
+from cwdfm.ops.host_copy import HostCopy
 from cwdfm.ops.random import check_seed, derive_seed, sample_index
 from cwdfm.schedule import Spacing, time_grid
-from cwdfm.solver import Solver, State
+from cwdfm.solver import Solver, State, TopK
 from cwdfm.solver.unmasking_order import BestFirst
 from cwdfm.source import MaskSource
 
@@ -151,6 +152,13 @@ class _Batch:
         self.stop_ids, self.never = options.stop_ids, options.never
         if self.prompt.is_template:  # texts do not end inside a hole
             self.stop_ids, self.never = (), (*self.never, *model.tokenizer.all_special_ids)
+        self.masked = isinstance(self.source, MaskSource)
+        # On the device once: a copy in every step would wait for the step.
+        self.end_ids = torch.tensor(self.stop_ids, dtype=torch.int64, device=model.device)
+        self.end_tokens = model.swap(self.end_ids)  # by the ids of the source
+        self.held = bool(self.stop_ids) and options.hold_stop and self.masked
+        never = torch.tensor(self.never, device=model.device) if self.never else None
+        self.limits = Limits(never, self.end_ids if self.held else None, options.constraint)
         canvas = make_canvas(model, prompts, index, self.block_length)
         if model.block is not None:
             check_fixed(canvas.fixed[:, canvas.begin :], model.block)
@@ -189,42 +197,58 @@ class _Batch:
         fixed_BM[:, :context] = True
         if bool(fixed_BM.all()):
             return
-        masked = isinstance(self.source, MaskSource)
-        adaptive = masked and isinstance(options.solver, BestFirst)  # others may mask again
         state = options.solver.init(
             self.source, canvas.index, fixed_BM.shape[1], seed=derive_seed(options.seed, k),
             prompt=canvas.tokens[:, window].where(fixed_BM, 0), fixed=fixed_BM,
         )  # fmt: skip
         session.start(block)
-        held = self.stop_ids if options.hold_stop and masked else ()
-        limits = Limits(self.never, held, options.constraint)
-        network = BlockModel(self.model, session, block, context, limits)
+        network = BlockModel(self.model, session, block, context, self.limits)
+        unfinished = self._count_open(state)
         for t, t_next in pairwise(self._times(block.stop - block.start)):
             state, info = options.solver.step(network, self.source, self.schedule, state, t, t_next)
             self.results.evaluations.index_add_(0, canvas.number, info.evaluated.long())
-            if held:
+            if self.held:
                 state = self._close(state, context)
             canvas.tokens[:, block] = state.tokens[:, context:]
             if options.callback is not None:
                 self.results.store(canvas, block.start)
                 options.callback([self.results.text(i) for i in range(len(self.results.prompts))])
-            if adaptive and not bool((state.tokens == self.source.num_tokens - 1).any()):
-                break
+            if self._may_end:
+                before, unfinished = unfinished, self._count_open(state)
+                if not int((before if self._lags else unfinished).value):
+                    break
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether a block may be complete before its last step: others may mask again."""
+        return self.masked and isinstance(self.options.solver, BestFirst)
+
+    @property
+    def _lags(self) -> bool:
+        """Whether to look one step later whether a block is complete.
+
+        The host need not wait for a step on a GPU then. `TopK` finishes early only if texts end.
+        """
+        on_gpu = self.model.device.type == "cuda" and self.options.callback is None
+        return on_gpu and isinstance(self.options.solver, TopK)
+
+    def _count_open(self, state: State) -> HostCopy:
+        """The number of masked tokens, on its way to the host."""
+        return HostCopy((state.tokens == self.source.num_tokens - 1).sum())
 
     def _close(self, state: State, context: int) -> State:
         """End the block of the sequences with an end token and nothing open before it.
 
         The rest of the block is filled with the end token: it costs no more evaluations.
         """
-        ids = self.model.swap(torch.tensor(self.stop_ids, device=state.tokens.device))
-        end_BM = torch.isin(state.tokens, ids) & ~state.fixed
+        end_BM = torch.isin(state.tokens, self.end_tokens) & ~state.fixed
         end_BM[:, :context] = False
         open_BM = state.tokens == self.source.num_tokens - 1
         closed_BM = end_BM & (open_BM.int().cumsum(1) == 0)
         after_BM = (closed_BM.int().cumsum(1) > 0) & open_BM
         return replace(
             state,
-            tokens=torch.where(after_BM, ids[0], state.tokens),
+            tokens=torch.where(after_BM, self.end_tokens[0], state.tokens),
             fixed=state.fixed | after_BM,
         )
 
@@ -232,9 +256,8 @@ class _Batch:
         """Drop the sequences that have ended, and cache the block; False if none is left."""
         canvas = self.session.canvas
         columns = slice(canvas.begin, block.stop)
-        ids = self.model.swap(torch.tensor(self.stop_ids, device=canvas.tokens.device))
         new_BN = canvas.tokens[:, columns]
-        ended_B = (torch.isin(new_BN, ids) & ~canvas.fixed[:, columns]).any(1)
+        ended_B = (torch.isin(new_BN, self.end_tokens) & ~canvas.fixed[:, columns]).any(1)
         if not self.prompt.is_template:  # the first block may contain a part of the prompt
             ended_B |= block.stop - canvas.new >= self.prompt.new
         if self.options.stop_texts:

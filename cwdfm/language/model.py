@@ -32,11 +32,17 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def hidden(
-        self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None
+        self,
+        ids_BM: Tensor,
+        position_BM: Tensor,
+        mask: Tensor | None,
+        cache: KeyValues | None,
+        keep_L: Tensor | None = None,
     ) -> Tensor:
         """Hidden vectors [B, M, D] of tokens at positions of the text.
 
-        `mask` [B, 1, M or 1, K] is true where a token attends to a key; None is everywhere.
+        `mask` [B, 1, M or 1, K] is true where a token attends to a key; None is everywhere. Of the
+        M tokens only those numbered keep_L [L] may be needed; then the result is [B, L, D].
         """
 
     @abstractmethod
@@ -141,6 +147,11 @@ def shift_right(hidden_BMD: Tensor, first_BM: Tensor | None = None) -> Tensor:
     if first_BM is None:
         return moved_BMD
     return torch.where(first_BM[..., None], hidden_BMD, moved_BMD)
+
+
+def kept(hidden_BMD: Tensor, keep_L: Tensor | None) -> Tensor:
+    """The hidden vectors of the tokens numbered keep_L, [B, L, D]; all of them for None."""
+    return hidden_BMD if keep_L is None else hidden_BMD.index_select(1, keep_L)
 
 
 class FlowModel(nn.Module):

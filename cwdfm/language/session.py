@@ -75,76 +75,88 @@ class ColumnSession:
     def __init__(self, language: LanguageModel, canvas: Canvas, cache: CacheKind) -> None:
         self.language, self.canvas, self.kind = language, canvas, cache
         self.cache = None if cache == "none" else KeyValues(canvas.tokens.shape[1])
-        # On a GPU the host would need longer to launch a step of a block than the step takes.
+        # On a GPU the host would need longer to launch a step than the step takes.
         self.graphed = GraphedFunction(nn.Module(), self._graph)
         if cache == "exact" and canvas.begin:
-            self._run(0, canvas.begin, canvas.begin, None)
+            self._run(0, canvas.begin, canvas.begin, None, None)
 
     def start(self, block: slice) -> None:
         self.block, self.first = block, True
-        start = max(0, block.start - self._before)
-        self.start_1 = torch.tensor([start], device=self.canvas.tokens.device)
+        # The columns whose hidden vectors predict the block.
+        self.before = min(self._before, block.start)
+        columns = range(block.start - self.before, block.stop)
+        self.keep_L = torch.tensor(columns, device=self.canvas.tokens.device)
 
     def hidden(self, x_AL: Tensor, rows_A: Tensor | None) -> Tensor:
-        start, stop = self.block.start, self.block.stop
         if rows_A is None:
             self.canvas.tokens[:, self.block] = x_AL
         else:
             self.canvas.tokens[rows_A, self.block] = x_AL
-        if self._is_graph:
-            self.first, hidden_BLD = False, self._replay()
-            return hidden_BLD if rows_A is None else hidden_BLD[rows_A]
-        begin, end, keys = self._columns(start, stop)
         # A cache holds all sequences, and copying part of it takes longer than evaluating the rest.
         subset = rows_A if self.cache is None else None
-        hidden_BMD = self._run(begin, end, keys, subset)[:, start - begin : stop - begin]
-        self.first = False
-        return hidden_BMD if rows_A is None or subset is not None else hidden_BMD[rows_A]
+        begin, end, keys = self._columns(self.block.start, self.block.stop)
+        if subset is None and self.language.network.graphs and self._has_fixed_shape(keys):
+            hidden_BLD = self._replay(begin, end)
+        else:
+            keep_L = None if begin == self.keep_start and end == self.block.stop else self.keep_L
+            hidden_BLD = self._run(begin, end, keys, subset, keep_L)
+        self.first, hidden_BLD = False, hidden_BLD[:, self.before :]
+        return hidden_BLD if rows_A is None or subset is not None else hidden_BLD[rows_A]
 
     def finish(self) -> None:
-        if self.kind == "exact" and self._is_graph:
-            self._replay()
+        if self.kind == "exact" and self.language.network.graphs:
+            self._replay(self.block.start, self.block.stop)
         elif self.kind == "exact":
-            self._run(self.block.start, self.block.stop, self.block.stop, None)
+            self._run(self.block.start, self.block.stop, self.block.stop, None, None)
 
     def select(self, rows: Tensor) -> None:
         self.canvas = self.canvas.select(rows)
         if self.cache is not None:
             self.cache.select(rows)
-            self.graphed = GraphedFunction(nn.Module(), self._graph)  # of other tensors
+        self.graphed = GraphedFunction(nn.Module(), self._graph)  # of other tensors
+
+    @property
+    def keep_start(self) -> int:
+        """The first column whose hidden vector predicts the block."""
+        start: int = self.block.start - self.before
+        return start
 
     @property
     def _before(self) -> int:
         """Columns to evaluate before a block: the one that predicts its first token."""
         return int(self.language.shift and self.language.block is None)
 
-    @property
-    def _is_graph(self) -> bool:
-        """Whether this step evaluates only the block, by a function with fixed shapes."""
-        step = self.kind == "exact" or (self.kind == "dual" and not self.first)
-        return bool(step and self.language.network.graphs)
+    def _has_fixed_shape(self, keys: int) -> bool:
+        """Whether this step attends to all columns, or by a mask that needs only their number."""
+        full = self.language.block is None and keys == self.canvas.tokens.shape[1]
+        return self.kind == "exact" or full
 
-    def _replay(self) -> Tensor:
-        """Hidden vectors that predict the block [B, L, D]."""
-        before = min(self._before, self.block.start)
-        start = self.block.start - before
-        hidden: Tensor = self.graphed(self.canvas.tokens[:, start : self.block.stop], self.start_1)
-        return hidden[:, before:]
+    def _replay(self, begin: int, end: int) -> Tensor:
+        """Hidden vectors that predict the block [B, L, D], as a CUDA graph on a GPU."""
+        hidden_BLD: Tensor = self.graphed(self.canvas.tokens[:, begin:end], self.keep_L)
+        return hidden_BLD
 
-    def _graph(self, tokens_BM: Tensor, start_1: Tensor) -> Tensor:
-        """Evaluate the columns from start_1 [1] on; nothing depends on values known to the host."""
-        cache, canvas = self.cache, self.canvas
-        assert cache is not None
-        place_M = start_1 + torch.arange(tokens_BM.shape[1], device=start_1.device)
+    def _graph(self, tokens_BM: Tensor, keep_L: Tensor) -> Tensor:
+        """Evaluate all columns, or as many as there are tokens from keep_L[0] on.
+
+        Only the shapes are known to the host.
+        """
+        cache, canvas, columns = self.cache, self.canvas, tokens_BM.shape[1]
+        place_M = torch.arange(columns, device=keep_L.device)
+        whole = columns == canvas.tokens.shape[1]
+        if not whole:
+            place_M = place_M + keep_L[0]
+        kept = None if columns == len(keep_L) else keep_L if whole else keep_L - keep_L[0]
         mask = canvas.valid[:, None, None, :] if canvas.padded else None
         if self.kind == "exact":
-            known_N = torch.arange(cache.columns, device=start_1.device) <= place_M[-1]
+            known_N = torch.arange(canvas.tokens.shape[1], device=keep_L.device) <= place_M[-1]
             mask = known_N[None, None, None, :] if mask is None else mask & known_N
+        position_BM = canvas.position.index_select(1, place_M)
+        if cache is None:
+            return self._predict(tokens_BM, position_BM, mask, kept)
         cache.place, cache.end = place_M, cache.columns
         try:
-            return self._predict(
-                tokens_BM, canvas.position.index_select(1, place_M), mask, canvas.padded
-            )
+            return self._predict(tokens_BM, position_BM, mask, kept)
         finally:
             cache.place = None
 
@@ -157,26 +169,34 @@ class ColumnSession:
             return 0, stop, stop
         if self.kind == "none" or self.first:
             return 0, total, total
-        start = max(0, start - self._before)
-        return start, stop if self.kind == "dual" else total, total
+        return self.keep_start, stop if self.kind == "dual" else total, total
 
-    def _run(self, start: int, stop: int, end: int, rows: Tensor | None) -> Tensor:
-        """Hidden vectors that predict the tokens of some columns [B, M, D]."""
+    def _run(
+        self, start: int, stop: int, end: int, rows: Tensor | None, keep_L: Tensor | None
+    ) -> Tensor:
+        """Hidden vectors [B, L, D] that predict the tokens of some columns.
+
+        keep_L are the columns that are needed, by default all that are evaluated.
+        """
         canvas = self.canvas if rows is None else self.canvas.select(rows)
         if self.cache is not None:
             self.cache.start, self.cache.end = start, end
         tokens_BM, position_BM = canvas.tokens[:, start:stop], canvas.position[:, start:stop]
         mask = self._mask(canvas, start, stop, end)
-        return self._predict(tokens_BM, position_BM, mask, canvas.padded)
+        kept = None if keep_L is None else keep_L - start
+        return self._predict(tokens_BM, position_BM, mask, kept)
 
     def _predict(
-        self, tokens_BM: Tensor, position_BM: Tensor, mask: Tensor | None, padded: bool
+        self, tokens_BM: Tensor, position_BM: Tensor, mask: Tensor | None, keep_L: Tensor | None
     ) -> Tensor:
+        network, shift = self.language.network, self.language.shift
         ids_BM = self.language.swap(tokens_BM)
-        hidden_BMD: Tensor = self.language.network.hidden(ids_BM, position_BM, mask, self.cache)
-        if not self.language.shift:
-            return hidden_BMD
-        return shift_right(hidden_BMD, position_BM == 0 if padded else None)
+        hidden_BLD: Tensor = network.hidden(ids_BM, position_BM, mask, self.cache, keep_L)
+        if not shift:
+            return hidden_BLD
+        first_BM = position_BM == 0
+        first_BL = first_BM if keep_L is None else first_BM.index_select(1, keep_L)
+        return shift_right(hidden_BLD, first_BL)
 
     def _mask(self, canvas: Canvas, start: int, stop: int, end: int) -> Tensor | None:
         """Which keys the columns attend to, [B, 1, M or 1, K]; None for all."""

@@ -8,6 +8,7 @@ Shapes: B batch, M evaluated tokens, K keys, N columns of the canvas, H heads, G
 d head width, D width.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.nn.attention import sdpa_kernel
 
 from cwdfm.errors import InputError, check_integer, check_positive
 from cwdfm.model.attention import CACHED_BACKENDS
+from cwdfm.ops.decoder import add_rms_norm, rotate_heads, silu_product
 
 
 @dataclass(frozen=True)
@@ -101,27 +103,32 @@ class Decoder(nn.Module):
         self.readout = nn.Linear(config.width, config.num_tokens, bias=False)
 
     def forward(
-        self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None
+        self,
+        ids_BM: Tensor,
+        position_BM: Tensor,
+        mask: Tensor | None,
+        cache: KeyValues | None,
+        keep_L: Tensor | None = None,
     ) -> Tensor:
-        """Hidden vectors [B, M, D].
+        """Hidden vectors [B, M, D], or only those of the tokens keep_L, [B, L, D].
 
         `mask` [B, 1, M or 1, K] is true where a token attends to a key; None is everywhere.
         """
-        x_BMD = self.embedding(ids_BM)
-        rotation = self._rotation(position_BM, x_BMD.dtype)
-        with sdpa_kernel(CACHED_BACKENDS):
+        h_BMD, y_BMD = self.embedding(ids_BM), None
+        rotation = self._rotation(position_BM)
+        # Behind a cache every call may have a new length; without one, cuDNN's plans are reused.
+        with nullcontext() if cache is None else sdpa_kernel(CACHED_BACKENDS):
             for layer in self.layers:
-                x_BMD = layer(x_BMD, rotation, mask, cache)
-        hidden_BMD: Tensor = self.norm(x_BMD)
-        return hidden_BMD
+                keep = keep_L if layer is self.layers[-1] else None
+                h_BMD, y_BMD = layer(h_BMD, y_BMD, rotation, mask, cache, keep)
+        return add_rms_norm(h_BMD, y_BMD, self.norm)[1]
 
-    def _rotation(self, position_BM: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and sin [B, M, 1, d], the latter with the sign of the rotated half."""
+    def _rotation(self, position_BM: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [B, M, d], float32; both halves are equal."""
         width = self.config.head_width
         even = torch.arange(0, width, 2, dtype=torch.float32, device=position_BM.device)
         angle = position_BM[..., None].float() * self.config.rope_base ** -(even / width)
-        cos, sin = angle.cos().repeat(1, 1, 2), angle.sin()
-        return cos[:, :, None].to(dtype), torch.cat([-sin, sin], -1)[:, :, None].to(dtype)
+        return angle.cos().repeat(1, 1, 2), angle.sin().repeat(1, 1, 2)
 
 
 class DecoderLayer(nn.Module):
@@ -143,33 +150,35 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        x_BMD: Tensor,
+        h_BMD: Tensor,
+        y_BMD: Tensor | None,
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
         cache: KeyValues | None,
-    ) -> Tensor:
-        """The residual stream after this layer."""
-        heads_BMHd = self.qkv(self.attention_norm(x_BMD)).unflatten(
-            -1, (self.heads + 2 * self.kv_heads, -1)
-        )
+        keep_L: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The residual stream after attention, and the MLP's output, which is yet to be added.
+
+        Its input are those of the layer before. In the last layer all tokens are attended to, but
+        only those of keep_L go on.
+        """
+        h_BMD, x_BMD = add_rms_norm(h_BMD, y_BMD, self.attention_norm)
+        heads_BMHd = self.qkv(x_BMD).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
         qk, v = heads_BMHd.tensor_split([self.heads + self.kv_heads], dim=2)
         if self.qk_norm:
             q, k = qk.tensor_split([self.heads], dim=2)
             qk = torch.cat([self.query_norm(q), self.key_norm(k)], dim=2)
-        q, k = rotate(qk, rotation).transpose(1, 2).tensor_split([self.heads], dim=1)
+        q, k = rotate_heads(qk, *rotation).transpose(1, 2).tensor_split([self.heads], dim=1)
         v = v.transpose(1, 2)
         if cache is not None:
             k, v = cache.update(k, v, self.number)
+        if keep_L is not None:
+            h_BMD, q = h_BMD.index_select(1, keep_L), q.index_select(2, keep_L)
+            if mask is not None and mask.shape[2] > 1:
+                mask = mask.index_select(2, keep_L)
         if self.kv_heads != self.heads:  # kernels with a mask do not support groups
             k, v = (x.repeat_interleave(self.heads // self.kv_heads, dim=1) for x in (k, v))
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        x_BMD = x_BMD + self.out(attended.transpose(1, 2).flatten(2))
-        gate, up = self.gate_up(self.mlp_norm(x_BMD)).chunk(2, dim=-1)
-        out_BMD: Tensor = self.down(F.silu(gate) * up)
-        return x_BMD + out_BMD
-
-
-def rotate(x_BMHd: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate pairs (x_i, x_{i + d/2}) by the angles of the positions."""
-    cos, sin = rotation
-    return torch.addcmul(x_BMHd * cos, x_BMHd.roll(x_BMHd.shape[-1] // 2, -1), sin)
+        out_BMD = self.out(attended.transpose(1, 2).flatten(2))
+        h_BMD, x_BMD = add_rms_norm(h_BMD, out_BMD, self.mlp_norm)
+        return h_BMD, self.down(silu_product(self.gate_up(x_BMD)))

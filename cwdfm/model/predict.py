@@ -16,12 +16,13 @@ from cwdfm.errors import InputError, check_finite, describe, is_builtin
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model, SplitModel, TwoStageModel
 from cwdfm.ops.dispatch import fused_head
-from cwdfm.ops.host_copy import deferred_checks
+from cwdfm.ops.host_copy import check_rows, deferred_checks
 from cwdfm.ops.precision import CASTS, product_dtype, weight_version
 from cwdfm.source import Source
 
 # Logits per chunk: few enough for a CPU's memory bus, enough to keep a GPU busy.
 MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
+CHECKED_ROWS = 16  # rows of logits that are compared with probabilities
 
 
 def check_flow_network(model: object) -> None:
@@ -43,12 +44,18 @@ def check_flow_network(model: object) -> None:
 
 
 def predict_logits(
-    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, positions: Positions
+    model: Model,
+    source: Source,
+    x_BN: Tensor,
+    t_B: Tensor,
+    positions: Positions,
+    *,
+    defer: bool = False,
 ) -> Iterator[tuple[slice, Tensor]]:
     """Logits [k, V] of the data tokens at the given positions, in order, in chunks.
 
     Each chunk comes with the slice of [K] that it covers. Without any positions the model is not
-    called.
+    called. Logits must be finite; with `defer` this check may fail later (see `check_rows`).
     """
     if positions.active is not None and not len(positions.active):
         return
@@ -59,8 +66,11 @@ def predict_logits(
         if not len(logits):  # dense positions turned out to be empty
             return
         logits_kV = source.data_logits(logits)
-        check_finite(logits_kV)
-        if first == 0:
+        if defer:
+            check_rows(~logits_kV.amax(-1).isfinite())
+        else:
+            check_finite(logits_kV)
+        if first == 0 and not getattr(model, "returns_logits", False):
             check_not_probabilities(logits)
         yield slice(first, first + len(logits)), logits_kV
         first += len(logits)
@@ -249,11 +259,19 @@ def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def check_not_probabilities(logits: Tensor) -> None:
-    """Raise InputError if logits look like probabilities: non-negative, with rows that sum to 1."""
-    total = logits.sum(-1, dtype=torch.float64)
-    tolerance = max(1e-4, 8 * torch.finfo(logits.dtype).eps)
-    if bool((logits >= 0).all()) and bool(((total - 1).abs() < tolerance).all()):
-        raise InputError(
-            "the model returned rows that are non-negative and sum to 1, which look like "
-            "probabilities, but logits are required; return log-probabilities (p.log()) instead"
-        )
+    """Raise InputError if logits look like probabilities: non-negative, with rows that sum to 1.
+
+    A few rows decide, and the error may be deferred (see `check_rows`).
+    """
+    few = logits.flatten(0, -2)[:CHECKED_ROWS]
+    near_1 = (few.sum(-1, dtype=torch.float64) - 1).abs() < max(
+        1e-4, 8 * torch.finfo(few.dtype).eps
+    )
+    check_rows((few.ge(0).all() & near_1.all())[None], lambda *_: _probabilities())
+
+
+def _probabilities() -> InputError:
+    return InputError(
+        "the model returned rows that are non-negative and sum to 1, which look like "
+        "probabilities, but logits are required; return log-probabilities (p.log()) instead"
+    )

@@ -63,6 +63,15 @@ def rotate_qkv(qkv_BN3Hd: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, T
     return rotate(q, rotation), rotate(k, rotation), v
 
 
+def rotate_tokens(x_BMHd: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate an even number of heads by the kernel, with cosines and sines [B, M, d] per token."""
+    one = x_BMHd.flatten(0, 1)[None]  # all tokens as one sequence
+    out = torch.empty_like(one, memory_format=torch.contiguous_format)
+    sources, targets = (x.chunk(2, dim=2) for x in (_contiguous_heads(one), out))
+    _launch_rotation(sources, targets, cos.flatten(0, 1), sin.flatten(0, 1), inverse=False)
+    return out.view(x_BMHd.shape)
+
+
 class _RotateQKV(torch.autograd.Function):
     """Queries, keys and values, each [B, N, H, d], with one packed gradient."""
 

@@ -53,10 +53,15 @@ class DecoderNetwork(Network):
         return self.decoder.config.num_tokens
 
     def hidden(
-        self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None
+        self,
+        ids_BM: Tensor,
+        position_BM: Tensor,
+        mask: Tensor | None,
+        cache: KeyValues | None,
+        keep_L: Tensor | None = None,
     ) -> Tensor:
-        hidden_BMD: Tensor = self.decoder(ids_BM, position_BM, mask, cache)
-        return hidden_BMD
+        hidden_BLD: Tensor = self.decoder(ids_BM, position_BM, mask, cache, keep_L)
+        return hidden_BLD
 
     def logits(self, hidden_KD: Tensor) -> Tensor:
         logits_KV: Tensor = self.decoder.readout(hidden_KD)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cwdfm.errors import load_extra
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import Canvas
+from cwdfm.ops.decoder import softcap
 from cwdfm.pretrained.masked_lm import read_transformers
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_stop, read_tokenizer
 from cwdfm.solver import Solver
@@ -39,11 +40,10 @@ class DiffusionGemmaNetwork(nn.Module):
         """The logits themselves: a session computes them for all tokens, to condition on them."""
         return logits_KV
 
-    def head(self, hidden_KD: Tensor) -> Tensor:
-        """Logits [K, V], float32."""
+    def head(self, hidden_BLD: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Logits [B, L, V], float32, and divided by a temperature, in the network's dtype."""
         cap = self.network.final_logit_softcapping
-        logits_KV: Tensor = self.network.lm_head(hidden_KD).float()
-        return logits_KV.div_(cap).tanh_().mul_(cap)
+        return softcap(self.network.lm_head(hidden_BLD), cap, temperature)
 
     def session(self, model: LanguageModel, canvas: Canvas, solver: Solver) -> "GemmaSession":
         """A batch in generation."""
@@ -84,17 +84,7 @@ class GemmaSession:
             decoder_attention_mask=self.mask,
             decoder_position_ids=self.canvas.position[:, self.block],
         ).last_hidden_state
-        shape = (*hidden_BLD.shape[:2], self.owner.num_tokens)
-        logits_BLV = hidden_BLD.new_empty(shape, dtype=torch.float32)
-        self.previous = hidden_BLD.new_empty(shape)
-        parts = zip(hidden_BLD, logits_BLV, self.previous, strict=True)
-        for (
-            hidden_LD,
-            logits_LV,
-            previous_LV,
-        ) in parts:  # one by one: intermediate results are large
-            logits_LV.copy_(self.owner.head(hidden_LD))
-            previous_LV.copy_(logits_LV / self.temperature)
+        logits_BLV, self.previous = self.owner.head(hidden_BLD, self.temperature)
         return logits_BLV if rows_A is None else logits_BLV[rows_A]
 
     def finish(self) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.language.model import LanguageModel
+from cwdfm.language.model import LanguageModel, kept
 from cwdfm.model.decoder import KeyValues
 from cwdfm.pretrained.masked_lm import TransformersNetwork, read_transformers
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
@@ -30,7 +30,12 @@ class CausalLMNetwork(TransformersNetwork):
         self.readout: Any = network.get_output_embeddings()
 
     def hidden(
-        self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None
+        self,
+        ids_BM: Tensor,
+        position_BM: Tensor,
+        mask: Tensor | None,
+        cache: KeyValues | None,
+        keep_L: Tensor | None = None,
     ) -> Tensor:
         batch, length = ids_BM.shape
         keys = length if cache is None else cache.end
@@ -42,8 +47,7 @@ class CausalLMNetwork(TransformersNetwork):
             input_ids=ids_BM, attention_mask=bias, position_ids=position_BM,
             past_key_values=cache, use_cache=cache is not None,
         )  # fmt: skip
-        hidden_BMD: Tensor = output.last_hidden_state
-        return hidden_BMD
+        return kept(output.last_hidden_state, keep_L)
 
     def logits(self, hidden_KD: Tensor) -> Tensor:
         logits_KV: Tensor = self.readout(hidden_KD)

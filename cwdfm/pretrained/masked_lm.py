@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, load_extra
-from cwdfm.language.model import LanguageModel, Network
+from cwdfm.language.model import LanguageModel, Network, kept
 from cwdfm.model.decoder import KeyValues
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, read_tokenizer
 from cwdfm.pretrained.weights import check_weights, read_weights
@@ -36,12 +36,17 @@ class MaskedLMNetwork(TransformersNetwork):
     caches = pads = False
 
     def hidden(
-        self, ids_BM: Tensor, position_BM: Tensor, mask: Tensor | None, cache: KeyValues | None
+        self,
+        ids_BM: Tensor,
+        position_BM: Tensor,
+        mask: Tensor | None,
+        cache: KeyValues | None,
+        keep_L: Tensor | None = None,
     ) -> Tensor:
         assert mask is None
         assert cache is None
         logits_BMV: Tensor = self.network(ids_BM).logits
-        return logits_BMV
+        return kept(logits_BMV, keep_L)
 
     def logits(self, hidden_KD: Tensor) -> Tensor:
         return hidden_KD

@@ -44,6 +44,7 @@ class BestFirst(DrawOptions, StepSolver):
     """
 
     renoises: ClassVar[bool] = False  # whether a uniform source is supported
+    even: ClassVar[bool] = False  # whether all sequences finish in the same step
 
     @property
     @abstractmethod
@@ -71,7 +72,7 @@ class BestFirst(DrawOptions, StepSolver):
         masked_B, free_B = masked_BN.sum(1), (~state.fixed).sum(1)
         unknown_B = masked_B if marked or state.memory is None else masked_B - state.memory
         t_B = revealed_time(step, unknown_B, free_B)
-        rows, order = Positions.of(masked_BN), self.order
+        rows, order = Positions.of(masked_BN, dense=self.even or renoises), self.order
         names = dict.fromkeys((*self.scores, *([order] if isinstance(order, str) else [])))
         weights: list[Weight] = [SCORES[name] for name in names]
         if isinstance(order, Weight) and order.needs_logits:
@@ -116,6 +117,8 @@ class TopK(BestFirst):
       weight reveals k coordinates without replacement, with probabilities proportional to alpha.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
+
+    even = True
 
     score: Order = "confidence"
 

@@ -2,19 +2,21 @@
 
     python -m experiments.studies.language_speed --out language_speed.json
 
-Needs a GPU with 80 GB and takes about three minutes. `--tiny` checks it on a CPU in seconds.
+Needs a GPU with 80 GB and takes a few minutes. `--tiny` checks it on a CPU in seconds. `--cases`
+selects what is measured:
 
-LLaDA: 256 new tokens in blocks of 32, one token per step, against the published algorithm: a full
-forward pass with the logits of all positions in every step. Its steps cost the same, so a few of
-them are timed. DiffusionGemma, with 6 of its 30 layers: a step here against one of transformers'
-`generate`. Weights: a step of `Euler` with and without a context weight.
+- llada: 256 new tokens in blocks of 32, one token per step, against the published algorithm: a full
+  forward pass with the logits of all positions in every step. Without a cache all steps cost the
+  same, so some are timed; with one, all of them. The bound of a case is the time that its
+  operations and bytes take at the speeds of a large matrix product and of a copy.
+- weights: a step in the middle of a block behind a cache, with and without a context weight.
+- gemma: with 6 of its 30 layers, a step here against one of transformers' `generate`.
 """
 
 import argparse
 import gc
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,7 @@ from cwdfm.language.block import BlockModel, Limits
 from cwdfm.language.generate import generate_text
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.prompts import Prompt, make_canvas
-from cwdfm.language.session import Canvas, ColumnSession
+from cwdfm.language.session import CacheKind, Canvas, ColumnSession
 from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.model.predict import evaluating
 from cwdfm.pretrained.decoder import DecoderNetwork
@@ -40,7 +42,9 @@ from experiments.studies.published_llada import published_step
 
 LLADA = DecoderConfig(126_464, 4096, 32, 32, 32, 128, 12_288, 500_000.0, 1e-5)
 MASK = 126_336
-WARMUP = 7  # steps with the same shapes
+CASES = ("llada", "weights", "gemma")
+CACHES: tuple[CacheKind, ...] = ("none", "prefix", "dual")
+STEPS = 10  # steps in a row that are timed together, so that the host may run ahead
 TINY = DecoderConfig(200, 32, 2, 4, 4, 8, 48)
 GEMMA = {
     "vocab_size": 262_144, "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 6,
@@ -126,74 +130,106 @@ def prompt_ids(batch: int, length: int, vocab: int) -> Tensor:
     return torch.randint(0, vocab // 2, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-def published_seconds(
-    model: LanguageModel, setting: Setting, batch: int, prompt: int, steps: int
-) -> float:
+def published_seconds(model: LanguageModel, setting: Setting, batch: int, prompt: int) -> float:
     """The time per step."""
     assert model.mask_id is not None
     decoder, mask_id = model.network.decoder, model.mask_id
     ids = prompt_ids(batch, prompt, model.network.num_tokens).to(setting.device)
     x_BN = torch.cat([ids, ids.new_full((batch, setting.new), mask_id)], dim=1)
+    steps = min(STEPS, setting.block // 4)  # more would reveal the whole block
 
     def work() -> None:
-        published_step(decoder, x_BN, mask_id, prompt + setting.block, 1)
+        canvas = x_BN.clone()
+        for _ in range(steps):
+            published_step(decoder, canvas, mask_id, prompt + setting.block, 1)
 
-    return timed(work, setting.device, repeats=steps, warmup=2).seconds
-
-
-# This library.
-
-
-class Enough(Exception):
-    """Raised to end a generation after a few steps."""
+    return timed(work, setting.device, repeats=2, warmup=1).seconds / steps
 
 
 def our_seconds(
-    model: LanguageModel, setting: Setting, batch: int, prompt: int, cache: Any, steps: int | None
+    model: LanguageModel, setting: Setting, batch: int, prompt: int, cache: CacheKind
 ) -> float:
-    """The time per token of a sequence, for all of them, or per step, for the first few."""
+    """The time per step, which reveals one token of every sequence."""
     ids = prompt_ids(batch, prompt, model.network.num_tokens).tolist()
     texts = [" ".join(map(str, row)) for row in ids]
-    marks: list[float] = []
-    few = WARMUP if steps is None else steps + 1
 
-    def mark(_: list[str]) -> None:
-        _synchronize(setting.device)
-        marks.append(time.perf_counter())
-        if len(marks) > few:
-            raise Enough
-
-    def run(new: int, callback: Callable[[list[str]], object] | None = None) -> None:
+    def run(steps: int) -> None:
         generate_text(
-            model, prompts=texts, max_new_tokens=new, block_length=setting.block, stop=[],
-            cache=cache, batch_size=batch, callback=callback,
+            model, prompts=texts, max_new_tokens=setting.new, block_length=setting.block, stop=[],
+            cache=cache, batch_size=batch, steps=steps,
         )  # fmt: skip
 
-    with suppress(Enough):
-        run(setting.new, mark)
-    if steps is not None:
-        return (marks[-1] - marks[1]) / (len(marks) - 2)
-    _synchronize(setting.device)
-    start = time.perf_counter()
-    run(setting.new)
-    _synchronize(setting.device)
-    return (time.perf_counter() - start) / setting.new
+    blocks = setting.new // setting.block
+    few, more = 2 * blocks, 4 * blocks
+    run(few)
+    if cache != "none":
+        return timed(partial(run, setting.new), setting.device, repeats=1, warmup=0).seconds / (
+            setting.new
+        )
+    short, long = (timed(partial(run, n), setting.device, repeats=2, warmup=0) for n in (few, more))
+    return (long.seconds - short.seconds) / (more - few)
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The speeds of the machine."""
+
+    flops: float  # per second, of a large matrix product
+    bytes: float  # per second, of a copy
+
+    @staticmethod
+    def measure(setting: Setting) -> "Ceilings":
+        size = 64 if setting.tiny else 8192
+        left, right = torch.randn(2, size, size, device=setting.device, dtype=setting.dtype)
+        product = timed(partial(torch.mm, left, right), setting.device, warmup=3)
+        source = torch.zeros(2**16 if setting.tiny else 2**31, dtype=torch.uint8).to(setting.device)
+        target = torch.empty_like(source)
+        copy = timed(partial(target.copy_, source), setting.device, warmup=3)
+        return Ceilings(2 * size**3 / product.seconds, 2 * source.numel() / copy.seconds)
+
+    def seconds(
+        self, config: DecoderConfig, batch: int, tokens: int, keys: int, rows: float
+    ) -> float:
+        """The bound of a step of `tokens` per sequence that attend to `keys`, with `rows` logits."""
+        attention = config.heads * config.head_width
+        layer = config.width * (2 * attention + 2 * config.kv_heads * config.head_width)
+        weights = config.depth * (layer + 3 * config.width * config.mlp_width)
+        head = config.width * config.num_tokens
+        products = 2 * batch * (tokens * weights + rows * head)
+        products += 4 * batch * tokens * keys * attention * config.depth
+        cache = 2 * batch * keys * config.kv_heads * config.head_width * config.depth
+        return max(products / self.flops, 2 * (weights + head + cache) / self.bytes)
+
+
+def bounds(ceilings: Ceilings, setting: Setting, batch: int, prompt: int) -> dict[str, float]:
+    """The bounds of the steps of every way, in seconds."""
+    config = TINY if setting.tiny else LLADA
+    total, block, blocks = prompt + setting.new, setting.block, setting.new // setting.block
+    rows = block / 2  # masked tokens, on average
+    bound = partial(ceilings.seconds, config, batch)
+    full, share = bound(total, total, rows), 1 / block  # the first step of a block is complete
+    rest = [bound(total - prompt - k * block, total, rows) for k in range(blocks)]
+    found = {"published": bound(total, total, total), "none": full}
+    found["prefix"] = share * full + (1 - share) * sum(rest) / blocks
+    found["dual"] = share * full + (1 - share) * bound(block, total, rows)
+    return found
 
 
 def compare_llada(model: LanguageModel, setting: Setting) -> list[dict[str, Any]]:
-    """Tokens per second by batch and prompt; every method reveals one token per step."""
-    rows = []
+    """Tokens per second by batch and prompt; every way reveals one token per step."""
+    rows, ceilings = [], Ceilings.measure(setting)
+    _free()
     for prompt in setting.prompts:
         for batch in setting.batches:
-            steps = 3 if setting.tiny else max(4, 16 // batch)
-            seconds = {"published": published_seconds(model, setting, batch, prompt, steps)}
+            seconds = {"published": published_seconds(model, setting, batch, prompt)}
             _free()
-            for cache in ("none", "prefix", "dual"):
-                few = steps if cache == "none" else None
-                seconds[cache] = our_seconds(model, setting, batch, prompt, cache, few)
+            for cache in CACHES:
+                seconds[cache] = our_seconds(model, setting, batch, prompt, cache)
                 _free()
             rate = {way: batch / each for way, each in seconds.items()}
-            row = {"prompt": prompt, "batch": batch, "tokens_per_second": rate}
+            limit = bounds(ceilings, setting, batch, prompt)
+            bound = {way: batch / each for way, each in limit.items()}
+            row = {"prompt": prompt, "batch": batch, "tokens_per_second": rate, "bound": bound}
             rows.append(row)
             print(row, flush=True)
     return rows
@@ -201,10 +237,11 @@ def compare_llada(model: LanguageModel, setting: Setting) -> list[dict[str, Any]
 
 def weight_overhead(model: LanguageModel, setting: Setting) -> list[dict[str, Any]]:
     """Milliseconds of a step in a block of a cached canvas, with and without a weight."""
-    solvers = {
+    solvers: dict[str, cwdfm.Solver] = {
         "none": cwdfm.Euler(),
         "Neighbor": cwdfm.Euler(weight=cwdfm.Neighbor(radius=1, scale=4.0, boundary="cut")),
         "Entropy": cwdfm.Euler(weight=cwdfm.Entropy(6.0)),
+        "TopK": cwdfm.TopK(temperature=0.0),
     }
     prompt, rows = setting.prompts[0], []
     for batch in setting.batches:
@@ -214,10 +251,10 @@ def weight_overhead(model: LanguageModel, setting: Setting) -> list[dict[str, An
         found: dict[str, float] = {}
         with evaluating(model.network):
             step = block_step(model, canvas, setting.block)
-            for _ in range(3):  # alternate, and keep the best: the clock of the device varies
+            for _ in range(5):  # alternate, and keep the best: the clock of the device varies
                 for name, solver in solvers.items():
                     work = partial(step, solver)
-                    seconds = timed(work, setting.device, repeats=10, warmup=3).seconds
+                    seconds = timed(work, setting.device, repeats=3, warmup=1).seconds / STEPS
                     found[name] = min(seconds, found.get(name, seconds))
         rows.append({"batch": batch, "ms": {name: 1e3 * x for name, x in found.items()}})
         print(rows[-1], flush=True)
@@ -226,18 +263,19 @@ def weight_overhead(model: LanguageModel, setting: Setting) -> list[dict[str, An
     return rows
 
 
-def block_step(
-    model: LanguageModel, canvas: Canvas, length: int
-) -> Callable[[cwdfm.Solver], object]:
-    """A step that reveals a quarter of the first block, behind a cache."""
+def block_step(model: LanguageModel, canvas: Canvas, length: int) -> Callable[[cwdfm.Solver], None]:
+    """Repeated steps from t = 0 to 1/2 of the first block, of which every second token is given."""
     columns = slice(canvas.begin, canvas.begin + length)
     session = ColumnSession(model, canvas, "dual")
     session.start(columns)
     network = BlockModel(model, session, columns, 0, Limits())
+    known_L = torch.arange(length, device=model.device) % 2 == 0
+    prompt_L = torch.full((length,), 5, device=model.device)
+    state = cwdfm.Euler().init(model.source, canvas.index, length, prompt=prompt_L, fixed=known_L)
 
-    def step(solver: cwdfm.Solver) -> object:
-        state = solver.init(model.source, canvas.index, length)
-        return solver.step(network, model.source, model.schedule, state, 0.0, 0.25)
+    def step(solver: cwdfm.Solver) -> None:
+        for _ in range(STEPS):
+            solver.step(network, model.source, model.schedule, state, 0.0, 0.5)
 
     return step
 
@@ -318,24 +356,39 @@ def _free() -> None:
 
 def print_tables(record: dict[str, Any]) -> None:
     """The measured numbers, and how they compare."""
-    print("\nLLaDA-8B shape, tokens/s (times the published algorithm)")
-    for row in record["llada"]:
-        rate = row["tokens_per_second"]
-        parts = [f"published {rate['published']:.1f}"] + [
-            f"{way} {rate[way]:.1f} ({rate[way] / rate['published']:.2f}x)"
-            for way in ("none", "prefix", "dual")
+    for name, show in (
+        ("llada", _print_llada),
+        ("weights", _print_weights),
+        ("gemma", _print_gemma),
+    ):
+        if isinstance(record.get(name), str):
+            print(f"{name}: not measured: {record[name]}")
+        elif name in record:
+            show(record[name])
+
+
+def _print_llada(rows: list[dict[str, Any]]) -> None:
+    print("LLaDA-8B shape, tokens/s (times the published algorithm; share of the bound)")
+    for row in rows:
+        rate, bound = row["tokens_per_second"], row["bound"]
+        parts = [
+            f"{way} {x:.1f} ({x / rate['published']:.2f}x; {x / bound[way]:.0%})"
+            for way, x in rate.items()
         ]
         print(f"  prompt {row['prompt']:>4}, batch {row['batch']:>2}: {', '.join(parts)}")
-    print("overhead of weights on a step")
-    for row in record["weights"]:
+
+
+def _print_weights(rows: list[dict[str, Any]]) -> None:
+    print("steps of Euler with and without a weight, and of TopK, ms")
+    for row in rows:
         plain = row["ms"]["none"]
-        parts = [f"{name} {100 * (ms / plain - 1):+.1f}%" for name, ms in row["ms"].items()]
-        print(f"  batch {row['batch']:>2}, {plain:.2f} ms: {', '.join(parts[1:])}")
+        parts = [f"{name} {ms:.2f} ({ms / plain - 1:+.1%})" for name, ms in row["ms"].items()]
+        print(f"  batch {row['batch']:>2}: {', '.join(parts)}")
+
+
+def _print_gemma(rows: list[dict[str, Any]]) -> None:
     print("DiffusionGemma shape, 6 layers, ms per step (GB)")
-    if isinstance(record["gemma"], str):
-        print(f"  not measured: {record['gemma']}")
-        return
-    for row in record["gemma"]:
+    for row in rows:
         parts = [
             f"{name} {row[name]['ms']:.1f} ({row[name]['memory_gb']:.1f})"
             for name in ("transformers", "cwdfm")
@@ -347,6 +400,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the speed of text generation.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true", help="small networks, for a check on a CPU")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="the default: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     device = torch.device(options.device)
@@ -354,20 +408,30 @@ def main() -> None:
     setting = Setting(device, dtype, options.tiny)
     start = time.perf_counter()
     record: dict[str, Any] = {"config": {"tiny": options.tiny, "dtype": str(dtype)}}
-    with torch.no_grad():
-        model = make_llada(setting)
-        record["llada"] = compare_llada(model, setting)
-        record["weights"] = weight_overhead(model, setting)
-        del model
-        _free()
+
+    def measure(name: str, work: Callable[[], Any]) -> None:
+        """Record a case, or why it failed: the other cases are not lost."""
         try:
-            record["gemma"] = compare_gemma(setting)
+            record[name] = work()
         except (NotInstalled, RuntimeError, ValueError, TypeError, AttributeError) as error:
-            record["gemma"] = f"{type(error).__name__}: {error}"[:300]
-    record["seconds"] = time.perf_counter() - start
-    write_json(options.out, {**provenance(), **record})
-    print_tables(record)
+            record[name] = f"{type(error).__name__}: {error}"[:500]
+        _free()
+        record["seconds"] = time.perf_counter() - start
+        write_json(options.out, {**provenance(), **record})
+
+    with torch.no_grad():
+        if {"llada", "weights"} & set(options.cases):
+            model = make_llada(setting)
+            if "llada" in options.cases:
+                measure("llada", lambda: compare_llada(model, setting))
+            if "weights" in options.cases:
+                measure("weights", lambda: weight_overhead(model, setting))
+            del model
+            _free()
+        if "gemma" in options.cases:
+            measure("gemma", lambda: compare_gemma(setting))
     print(f"{record['seconds']:.0f} s; wrote {options.out}")
+    print_tables(record)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ OPTIONAL = {"rdkit", "matplotlib", "PIL", "tyro", "triton"}
 LOCAL_MODULES = {
     "triton_adaptive_norm",
     "triton_attention",
+    "triton_decoder",
     "triton_draw",
     "triton_softmax",
     "triton_random",

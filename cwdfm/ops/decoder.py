@@ -1,0 +1,109 @@
+"""The elementwise work of a decoder, and statistics of its logits.
+
+On a GPU and without gradients each is one kernel that reads its inputs once: between the matrix
+products of a large model, and in steps of few tokens, launches and passes over memory count.
+
+Shapes: B batch, M tokens, H heads, d head width, D width, F width of the MLP, K rows, V ids.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cwdfm.ops.attention import rotate_tokens
+from cwdfm.ops.dispatch import fused_rotary
+
+MAX_WIDTH = 8192  # one program of the norm holds a row in registers
+BLOCK, ROW_BLOCK = 1024, 4096  # elements per program, and per iteration over a row of logits
+
+
+def fused_decoder(x: Tensor) -> bool:
+    """Whether Triton kernels do this work on x."""
+    return not torch.is_grad_enabled() and fused_rotary(x)
+
+
+def add_rms_norm(h_BMD: Tensor, y_BMD: Tensor | None, norm: nn.RMSNorm) -> tuple[Tensor, Tensor]:
+    """h' = h + y, and norm(h')."""
+    if not fused_decoder(h_BMD) or h_BMD.shape[-1] > MAX_WIDTH:
+        h_BMD = h_BMD if y_BMD is None else h_BMD + y_BMD
+        x_BMD: Tensor = norm(h_BMD)
+        return h_BMD, x_BMD
+    from cwdfm.ops import triton_decoder
+
+    h_BMD, width = h_BMD.contiguous(), h_BMD.shape[-1]
+    total_BMD = h_BMD if y_BMD is None else torch.empty_like(h_BMD)
+    x_BMD, y_BMD = torch.empty_like(h_BMD), None if y_BMD is None else y_BMD.contiguous()
+    block = _power_of_two(width)
+    with torch.cuda.device_of(h_BMD):
+        triton_decoder.add_rms_norm[(h_BMD.numel() // width,)](
+            h_BMD, y_BMD, norm.weight, total_BMD, x_BMD, norm.eps, WIDTH=width, BLOCK=block,
+            num_warps=min(16, max(1, block // 512)),
+        )  # fmt: skip
+    return total_BMD, x_BMD
+
+
+def silu_product(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up [..., F] of both [..., 2 F]."""
+    if not fused_decoder(gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+    from cwdfm.ops import triton_decoder
+
+    gate_up, width = gate_up.contiguous(), gate_up.shape[-1] // 2
+    out = gate_up.new_empty(*gate_up.shape[:-1], width)
+    block = min(BLOCK, _power_of_two(width))
+    with torch.cuda.device_of(out):
+        triton_decoder.silu_product[(out.numel() // width, -(-width // block))](
+            gate_up, out, WIDTH=width, BLOCK=block, num_warps=max(1, block // 256)
+        )
+    return out
+
+
+def rotate_heads(x_BMHd: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (x_i, x_{i + d/2}) of all heads by cos and sin [B, M, d], float32."""
+    if fused_decoder(x_BMHd) and x_BMHd.shape[2] % 2 == 0:
+        return rotate_tokens(x_BMHd, cos, sin)
+    cos, sin = (table[:, :, None].to(x_BMHd.dtype) for table in (cos, sin))
+    half = x_BMHd.shape[-1] // 2
+    sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+    return torch.addcmul(x_BMHd * cos, x_BMHd.roll(half, -1), sin)
+
+
+def softcap(raw: Tensor, cap: float, temperature: float) -> tuple[Tensor, Tensor]:
+    """Logits cap * tanh(raw / cap), float32, and the same divided by `temperature`, in raw's dtype.
+
+    `raw` may be overwritten: with a large vocabulary each copy counts.
+    """
+    if not fused_decoder(raw) or not raw.is_contiguous():
+        logits = (raw.float() / cap).tanh_().mul_(cap)
+        return logits, (logits / temperature).to(raw.dtype)
+    from cwdfm.ops import triton_decoder
+
+    logits = torch.empty_like(raw, dtype=torch.float32)
+    with torch.cuda.device_of(raw):
+        triton_decoder.softcap[(-(-raw.numel() // BLOCK),)](
+            raw, logits, cap, 1.0 / temperature, raw.numel(), BLOCK=BLOCK
+        )
+    return logits, raw
+
+
+def row_summary(logits_KV: Tensor) -> tuple[Tensor, Tensor]:
+    """Entropy in nats and largest probability [K] of softmax(logits), float32, by a kernel."""
+    from cwdfm.ops import triton_decoder
+
+    logits_KV = logits_KV if logits_KV.stride(1) == 1 else logits_KV.contiguous()
+    rows, vocab = logits_KV.shape
+    entropy, confidence = torch.empty(2, rows, dtype=torch.float32, device=logits_KV.device)
+    block = min(ROW_BLOCK, _power_of_two(vocab))
+    if rows:
+        with torch.cuda.device_of(logits_KV):
+            triton_decoder.summarize_row[(rows,)](
+                logits_KV, entropy, confidence, logits_KV.stride(0), vocab, BLOCK=block,
+                num_warps=min(16, max(1, block // 256)),
+            )  # fmt: skip
+    return entropy, confidence
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest power of two >= n."""
+    return 1 << (n - 1).bit_length()
