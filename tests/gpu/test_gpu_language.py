@@ -43,4 +43,4 @@ def test_tokens_equal_the_cpu(
     found = cwdfm.generate(cwdfm.load(folder, "cuda"), cache=cache, **options)
     assert found.tokens == expected.tokens
     assert torch.equal(found.evaluations, expected.evaluations)
-    assert any(each.graphs for each in sessions) == (cache in ("dual", None))
+    assert any(each.graphs for each in sessions)
