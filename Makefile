@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CHECKED := cwdfm experiments tests examples $(wildcard docs/*.py)
 
-.PHONY: install browser demo docs dist test lint bench clean
+.PHONY: install browser demo docs dist test suite lint bench clean
 .DEFAULT_GOAL := test
 
 install: .venv/installed
@@ -27,12 +27,17 @@ lint: install
 # Web pages are tested in chromium (or Chrome), which is installed where there is none.
 browser:
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
-	{ apt-get update && apt-get install -y chromium; } || \
+	export DEBIAN_FRONTEND=noninteractive; \
+	{ apt-get update && apt-get -o DPkg::Lock::Timeout=300 install -y chromium; } || \
 	echo "chromium cannot be installed: the tests of web pages are skipped. Install chromium or Chrome" \
 	  "(as root: apt-get install chromium) and run this again." >&2
 
+# Linting and tests, side by side: mypy takes a minute or two of one core without its cache.
+test: install browser
+	$(MAKE) --jobs=2 --keep-going lint suite
+
 # On a CPU Triton's kernels run in its interpreter; on a GPU: `pytest -m gpu`.
-test: lint browser
+suite: install
 	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m 'not gpu' --nbmake tests docs/notebooks
 
 # The documentation site, in site/; open it with `$(BIN)/mkdocs serve`.

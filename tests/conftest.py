@@ -50,6 +50,8 @@ ONE_WORKER = tuple(
         "train",
     )
 )
+# Files with tests of many seconds, which would keep one worker busy at the end.
+LONG = (".ipynb", "test_elastic.py", "test_text_pack.py", "test_chaos.py")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -69,9 +71,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests for a GPU are skipped where there is none."""
+    """Long tests start first. Tests for a GPU are skipped where there is none."""
     import torch
 
+    items.sort(key=lambda item: not item.path.name.endswith(LONG))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
