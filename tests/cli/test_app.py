@@ -18,12 +18,10 @@ import pytest
 from cwdfm.cli import app, sample
 from cwdfm.cli.app_form import Form, run
 from cwdfm.errors import InputError
-from tests.support.browser import open_browser, watch
+from tests.support.browser import new_page, open_browser, watch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-TIMEOUT_MS = 60_000  # for a loaded machine
 
 
 @pytest.mark.parametrize(
@@ -141,9 +139,7 @@ def fill(page: "Page", **fields: str) -> None:
 def test_the_app_samples_replays_and_survives_errors(address: str, browser: "Browser") -> None:
     from playwright.sync_api import expect
 
-    expect.set_options(timeout=TIMEOUT_MS)
-    page = browser.new_page(viewport={"width": 390, "height": 844})
-    page.set_default_timeout(TIMEOUT_MS)
+    page = new_page(browser, viewport={"width": 390, "height": 844})
     problems = watch(page)
     page.goto(address)
     button = page.get_by_role("button", name="Sample", exact=True)

@@ -122,7 +122,7 @@ def test_a_killed_preparation_is_resumed(tmp_path: Path) -> None:
             last, workers = map(int, process.stdout.readline().split())
         process.send_signal(signal.SIGKILL)
         # Its output ends once nobody holds the other end: the workers have left as well.
-        rest, _ = process.communicate(timeout=300)
+        rest, _ = process.communicate(timeout=1200)
     assert workers == 2
     last = max([last, *(int(line.split()[0]) for line in rest.splitlines())])
     assert not out.exists()
@@ -262,7 +262,7 @@ def test_script_without_a_main_guard_raises(tmp_path: Path) -> None:
         f"load({str(tmp_path / 'a.txt')!r}, tokenizer='chars', length=8, workers=2)"
     )
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 1
     assert "a worker process died; in a script, call this under" in done.stderr
 

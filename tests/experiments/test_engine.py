@@ -229,7 +229,7 @@ with exit_on_signals():
 """
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 180.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 900.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "timed out"
@@ -263,7 +263,7 @@ def test_workers_end_with_the_command(tmp_path: Path) -> None:
         wait_for(partial(holds_a_number, folder / "pid"))
         process.send_signal(number)
     for process, folder in started.values():
-        process.wait(60)
+        process.wait(900)
         wait_for(partial(is_gone, int((folder / "pid").read_text())))
         assert not (folder / RESULT).exists()
 

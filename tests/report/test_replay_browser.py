@@ -16,7 +16,7 @@ from cwdfm.data.text.tokenizer import CharacterTokenizer
 from cwdfm.report.replay import replay_page
 from cwdfm.solver.recording import Recording
 from cwdfm.source import Source
-from tests.support.browser import open_browser, watch
+from tests.support.browser import new_page, open_browser, watch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -26,12 +26,10 @@ expect = sync_api.expect
 LETTERS = "abcdefgh"
 TOKENIZER = CharacterTokenizer.build([LETTERS])
 VOCAB, LENGTH = TOKENIZER.vocab_size, 16
-TIMEOUT_MS = 30_000  # for a loaded machine
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    expect.set_options(timeout=TIMEOUT_MS)
     with open_browser() as found:
         yield found
 
@@ -67,8 +65,7 @@ UNIFORM = record(cwdfm.UniformSource(VOCAB), 6, name="uniform")
 def open_page(browser: "Browser", tmp_path: Path, *recordings: Recording, **context: Any) -> "Page":
     file = tmp_path / "replay.html"
     file.write_text(replay_page(recordings))
-    page = browser.new_page(**context)
-    page.set_default_timeout(TIMEOUT_MS)
+    page = new_page(browser, **context)
     page.problems = watch(page)  # type: ignore[attr-defined]
     page.goto(file.as_uri())
     if context.get("java_script_enabled", True):

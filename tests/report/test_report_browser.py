@@ -7,7 +7,7 @@ import pytest
 from cwdfm.report import Evaluation
 from cwdfm.report.page import page as page_of
 from cwdfm.report.table import Table
-from tests.support.browser import open_browser, watch
+from tests.support.browser import new_page, open_browser, watch
 
 pytest.importorskip("playwright.sync_api")
 
@@ -19,7 +19,7 @@ def test_tables_are_sorted_within_groups(tmp_path: Path) -> None:
     one = Evaluation("t", table, (), (), (), {}, {}, listings={"l": Table(("n",), (("1",),))})
     (tmp_path / "a.html").write_text(page_of(one, [], {}, tmp_path))
     with open_browser() as browser:
-        page = browser.new_page()
+        page = new_page(browser)
         problems = watch(page)
         page.goto((tmp_path / "a.html").as_uri())
 

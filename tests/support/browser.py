@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Request
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+TIMEOUT_MS = 300_000  # for a loaded machine, in which a page may need a minute
 _LOCAL = ("file:", "data:", "blob:", "about:", "http://127.0.0.1:")
 
 
@@ -20,16 +21,26 @@ def open_browser() -> Iterator["Browser"]:
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip(f"none of {', '.join(NAMES)} is installed; `make browser` installs chromium")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         # Containers run as root and have a small /dev/shm.
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        browser = playwright.chromium.launch(
+            executable_path=path, args=arguments, timeout=TIMEOUT_MS
+        )
         try:
             yield browser
         finally:
             browser.close()
+
+
+def new_page(browser: "Browser", **context: Any) -> "Page":
+    """A page with time for a loaded machine."""
+    page = browser.new_page(**context)
+    page.set_default_timeout(TIMEOUT_MS)
+    return page
 
 
 def watch(page: "Page") -> list[str]:

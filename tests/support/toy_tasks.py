@@ -84,7 +84,7 @@ class Slow(Square):
 
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
         (folder / "pid").write_text(str(os.getpid()))
-        time.sleep(120)
+        time.sleep(1200)
         return {}
 
 

@@ -50,7 +50,7 @@ def test_killed_process_restarts_from_the_last_checkpoint(tmp_path: Path) -> Non
         for _ in range(2)
     ]
     try:
-        outputs = [agent.communicate(timeout=300) for agent in agents]
+        outputs = [agent.communicate(timeout=1200) for agent in agents]
     finally:
         for agent in agents:
             agent.kill()
