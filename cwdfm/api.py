@@ -2,6 +2,7 @@
 
 from cwdfm.errors import InputError as InputError
 from cwdfm.generation import generate as generate
+from cwdfm.guidance import *
 from cwdfm.likelihood.bound import Bound as Bound
 from cwdfm.likelihood.elbo import elbo as elbo
 from cwdfm.loss import *

@@ -13,6 +13,8 @@ from torch import Tensor
 from cwdfm.data.fragments import Fragment, expand_holes, has_ranges
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.guidance import Guidance
+from cwdfm.guidance.base import check_guidance, guide
 from cwdfm.language.generate import generate_text
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.results import Generated
@@ -68,6 +70,7 @@ def generate_samples(
     length: int | None = None,
     prompt: str | None = None,
     template: str | Sequence[str] | None = None,
+    guidance: Guidance | Sequence[Guidance] = (),
     refine: Refine | None = None,
     resample: Resample | None = None,
     reject: Reject | None = None,
@@ -96,6 +99,9 @@ def generate_samples(
         template: A complete sample with holes to fill (see `prompt_tokens`), or a list with one
             for each sample. For text it sets the sequence length. In molecules, `*{2,8}` is a hole
             of two to eight tokens, whose size differs between samples.
+        guidance: What the samples should be like (flows only): conditions of the network, such as
+            ClassifierFreeGuidance({"logp": 2.5}, 2.0), a predictor of your own, or a list of both,
+            conditions first. Evaluations count each call of the network.
         refine: Noise a fraction of the tokens and sample them again (flows only). It uses the same
             kind of grid, or "t" if `grid` is a tensor.
         resample: Then draw low-confidence tokens again (flows only).
@@ -130,6 +136,8 @@ def generate_samples(
     tokens, fixed = prompt_tokens(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:
         check_integer("batch_size", batch_size)
+    guidance = check_guidance(guidance)
+    check_model(trained, guidance)
     _check_flow_options(trained.method, refine, resample, reject, record)
     length = (length or trained.length) if tokens is None else tokens.shape[-1]
     words = trained.tokenizer
@@ -144,6 +152,7 @@ def generate_samples(
         index=index,
         batch_size=auto_batch_size(trained, length) if batch_size is None else batch_size,
         banned_tokens=() if template is None else tuple(sorted(special)),
+        guidance=guidance,
         postprocess=tuple(step for step in (refine, resample) if step is not None),
         reject=reject,
         record=record,
@@ -157,6 +166,20 @@ def generate_samples(
         labels = {"tokenizer": words.to_json(), "name": repr(solver), "seed": seed}
         recording = replace(recording, labels=labels)
     return replace(samples, decode=words.decode, recording=recording)
+
+
+def check_model(trained: Trained, guidance: Sequence[Guidance]) -> None:
+    """Raise InputError if a model cannot be guided like this."""
+    method = trained.method
+    if not guidance:
+        return
+    if not isinstance(method, Flow):
+        raise InputError(
+            f"guidance changes the rates of a flow, and this model was trained with "
+            f"{type(method).__name__}; omit it, or train with method flow or mdlm",
+            fields=("guidance",),
+        )
+    guide(trained.model, guidance, method.source, method.schedule)
 
 
 def generate_with_fragment(

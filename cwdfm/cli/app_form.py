@@ -72,7 +72,7 @@ class Form:
         check_integer("evaluations" if self.evaluations else "steps", self.steps, most=MAX_STEPS)
         words = [*self.arguments(str(folder / f"{self.solver}.jsonl")), "--device", device]
         options, given = parse_options(words)
-        with options.flag_names:
+        with options.flag_names():
             check(options)
             named = options.solver != "auto"
             solver = build_solver(options.solver, options.solver_options) if named else None

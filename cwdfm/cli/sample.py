@@ -18,6 +18,7 @@ from cwdfm.cli.sample_options import (
     Postprocessing,
     check,
     fragment_of,
+    guidance_of,
     parse_options,
     postprocessing,
     recommended,
@@ -30,7 +31,7 @@ from cwdfm.data.smiles import SmilesTokenizer, canonical
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
-from cwdfm.generation import generate_samples, generate_with_fragment
+from cwdfm.generation import check_model, generate_samples, generate_with_fragment
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
@@ -76,6 +77,7 @@ class Job:
             "index": torch.tensor(index),
             "batch_size": len(index),
             **{name: getattr(self.options, name) for name in names},
+            "guidance": guidance_of(self.options),
             **self.postprocessing,
         }
 
@@ -118,7 +120,7 @@ def main(arguments: list[str]) -> None:
     written = 0
     with standard_output(options.out, "samples.jsonl") as out:
         options = replace(options, out=out)
-        with options.flag_names:
+        with options.flag_names():
             check(options, given)
             steps = postprocessing(options)
             named = options.solver != "auto"
@@ -136,7 +138,7 @@ def main(arguments: list[str]) -> None:
                 trained.model.capture_trunk()
             identity = settings(job.options) | {"weights": trained.fingerprint()}
             partial = PartialSamples(options.out, identity)
-            with options.flag_names, partial.lock(force=options.force):
+            with options.flag_names(), partial.lock(force=options.force):
                 todo = broadcast(remaining(partial, options) if rank() == 0 else None)
                 start = time.perf_counter()
                 sample_batches(job, partial, todo[rank() :: world_size()])
@@ -173,7 +175,7 @@ def make_job(
         solver = build_solver(options.solver, options.solver_options)
     if solver is None:
         options = default_solver(options, method, given)
-        with options.flag_names:
+        with options.flag_names():
             solver = build_solver(options.solver, options.solver_options)
     if "valid" in options.only and not isinstance(trained.tokenizer, SmilesTokenizer):
         raise InputError(
@@ -185,6 +187,8 @@ def make_job(
             f"--record requires a flow, and {options.model} was trained as "
             f"{type(method).__name__}; omit it"
         )
+    if guidance := guidance_of(options):
+        check_model(trained, guidance)
     length, requested = sample_length(trained, options), options.steps
     if options.record:
         check_record(1, (1, length), requested)
@@ -202,7 +206,7 @@ def make_job(
             f"{options.out} would hold one text per line, but text samples contain line breaks; "
             f"write a .jsonl file (with tokens, as required by eval) or a .csv file"
         )
-    with options.flag_names:
+    with options.flag_names():
         solver = method.adapt(solver, trained.tokenizer.eos_id if options.stop else None)
         check_window(getattr(solver, "weight", None), length)
         if isinstance(solver, Solver) and "refine" in steps:

@@ -18,6 +18,7 @@ from cwdfm.cli.options import (
 from cwdfm.data.fragments import Fragment, find_fragment
 from cwdfm.errors import MAX_LENGTH, MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file
+from cwdfm.guidance import ClassifierFreeGuidance, Guidance
 from cwdfm.method.base import Method
 from cwdfm.ops.random import check_seed
 from cwdfm.postprocess import Refine, Reject, Resample
@@ -80,6 +81,12 @@ class Options:
     scaffold: str | None = None
     grow: str | None = None  # the same, extended at one atom
     linker: tuple[str, str] | None = None  # two fragments to link, at their marks * or anywhere
+    # Values of conditions that the model was trained with (cwdfm train --condition), as in
+    # --property logp=2.5 kind=acid.
+    property: tuple[str, ...] = ()
+    # Strength of classifier-free guidance: 1 samples with the properties as given, larger values
+    # follow them more closely, at twice the evaluations.
+    guidance: float = 1.0
     refine: int = 0  # number of rounds that noise some tokens and sample them again; 0 for none
     refine_noise_fraction: float = Refine.noise_fraction  # fraction of tokens noised per round
     refine_steps: int = Refine.steps  # solver steps per round
@@ -105,7 +112,6 @@ class Options:
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # overwrite the output file
 
-    @property
     def flag_names(self) -> AbstractContextManager[None]:
         """Let errors name the flags of the command line instead of the fields."""
         return by_flags(Options, **{each.name: each.name for each in fields(self.solver_options)})
@@ -164,6 +170,7 @@ def check(options: Options, given: Collection[str] = ()) -> None:
     PartialSamples(options.out, {}).discard_if_written()
     check_output_file(options.out, force=options.force)
     fragment_of(options)  # at most one
+    guidance_of(options)
     if options.record:
         check_output_file(recording_file(options.out), force=options.force)
         if options.reject_below:
@@ -210,6 +217,24 @@ def fragment_of(options: Options) -> Fragment | None:
     return find_fragment(options.scaffold, options.grow, options.linker)
 
 
+def guidance_of(options: Options) -> tuple[Guidance, ...]:
+    """The guidance by the properties that are given, if any."""
+    if not options.property:
+        if options.guidance != Options.guidance:
+            raise InputError("--guidance requires --property NAME=VALUE; give both, or neither")
+        return ()
+    values: dict[str, object] = {}
+    for text in options.property:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise InputError(f"--property must be NAME=VALUE, such as logp=2.5, got {text!r}")
+        if name.lower() in map(str.lower, values):
+            raise InputError(f"--property gives {name} twice; give one value")
+        values[name] = value
+    with by_flags(Options, strength="guidance"):
+        return (ClassifierFreeGuidance(values, options.guidance),)
+
+
 class Postprocessing(TypedDict, total=False):
     """The postprocessing steps to apply: arguments of `generate`."""
 
@@ -253,6 +278,8 @@ def settings(options: Options) -> dict[str, Any]:
     idle = {"out", "only", "network", "evaluations", "record", "batch_size", "device", "force"}
     # Options that are newer than some sample files, which have them only if they are given.
     idle |= {name for name in ("scaffold", "grow", "linker") if values[name] is None}
+    idle |= set() if options.property else {"property", "guidance"}
+    values["property"] = list(values["property"])
     if values["linker"] is not None:
         values["linker"] = list(values["linker"])  # as it is read back from JSON
     return {name: value for name, value in values.items() if name not in idle}

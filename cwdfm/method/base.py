@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NoReturn, Unpack
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError
+from cwdfm.guidance import Guidance
 from cwdfm.likelihood.bound import Bound, LikelihoodOptions
 from cwdfm.model.transformer import DiTConfig, Read
 from cwdfm.postprocess.base import Postprocess
@@ -44,6 +45,7 @@ class SampleRequest:
     index: Tensor | None = None  # [B]: global sample numbers
     batch_size: int | None = None
     banned_tokens: tuple[int, ...] = ()  # ids that are never drawn
+    guidance: tuple[Guidance, ...] = ()  # applied to the network in this order
     postprocess: tuple[Postprocess, ...] = ()  # applied in this order
     reject: Reject | None = None  # rejection sampling, after postprocessing
     record: int = 0  # number of sequences to record
@@ -57,7 +59,7 @@ class SampleRequest:
     @property
     def loop_options(self) -> dict[str, Any]:
         """The keyword arguments of `cwdfm.sample`."""
-        own = ("banned_tokens", "postprocess", "reject")
+        own = ("banned_tokens", "guidance", "postprocess", "reject")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
 
     def subset(self, index_A: Tensor, seed: int) -> "SampleRequest":

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_instance
+from cwdfm.guidance.base import guide
 from cwdfm.likelihood.bound import Bound, LikelihoodOptions
 from cwdfm.likelihood.elbo import elbo
 from cwdfm.loss import NELBO, Bregman, Loss
@@ -26,6 +27,7 @@ from cwdfm.method.base import (
 )
 from cwdfm.model.conditions import with_condition
 from cwdfm.model.positions import Positions
+from cwdfm.model.protocol import Model
 from cwdfm.model.wrappers import BannedTokens
 from cwdfm.path import Path
 from cwdfm.postprocess.base import combine
@@ -61,6 +63,16 @@ class Flow(Method):
             refuse_solver(self, solver, "Euler() or another Solver", reason)
         for step in request.postprocess:
             step.check(solver)
+        guided, calls = guide(model, request.guidance, self.source, self.schedule)
+        samples = self._sample(guided, solver, replace(request, guidance=()))
+        return replace(
+            samples,
+            evaluations=samples.evaluations * calls,
+            logit_evaluations=samples.logit_evaluations * calls,
+        )
+
+    def _sample(self, model: Model, solver: Solver, request: SampleRequest) -> Samples:
+        """Sample from a model with any guidance applied."""
         if request.reject is not None:
             return self._rejection_sample(model, solver, request, request.reject)
         model = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
@@ -74,7 +86,7 @@ class Flow(Method):
         return samples
 
     def _rejection_sample(
-        self, model: nn.Module, solver: Solver, request: SampleRequest, reject: Reject
+        self, model: Model, solver: Solver, request: SampleRequest, reject: Reject
     ) -> Samples:
         """Sample until the sequences are accepted (see `postprocess/reject.py`)."""
         network = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
@@ -82,7 +94,7 @@ class Flow(Method):
 
         def attempt(index_A: Tensor | None, seed: int) -> Samples:
             subset = once if index_A is None else once.subset(index_A, seed)
-            samples = self.sample(model, solver, subset)
+            samples = self._sample(model, solver, subset)
             flow, options = (network, self.source, self.schedule), self._options(subset, samples)
             plausibility_B, evaluations_B, logit_evaluations = score_sequences(
                 *flow, samples.tokens, reject.noise_fraction, **options

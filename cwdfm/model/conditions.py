@@ -39,19 +39,30 @@ class Condition(ABC):
     def encode(self, value: object) -> float:
         """The number that the network embeds; InputError for a value that it cannot have."""
 
+    @abstractmethod
+    def check(self, value: object) -> None:
+        """Raise InputError for a value that did not occur in training."""
+
 
 @dataclass(frozen=True)
 class Numeric(Condition):
-    """A number, standardized with the mean and standard deviation of the training data."""
+    """A number, standardized with the mean and standard deviation of the training data.
+
+    `low` and `high` are the smallest and largest values in the training data.
+    """
 
     mean: float
     std: float
+    low: float
+    high: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
         valid = is_number(self.mean) and is_number(self.std) and math.isfinite(self.mean)
         rule = "have a finite mean and a standard deviation > 0: its values must differ"
         require(valid and 0 < self.std < math.inf, f"condition {self.name!r}", rule, self)
+        ordered = is_number(self.low) and is_number(self.high) and self.low < self.high
+        require(ordered, f"condition {self.name!r}", "have low < high", self)
 
     def encode(self, value: object) -> float:
         """(value - mean) / std."""
@@ -62,6 +73,15 @@ class Numeric(Condition):
         if not math.isfinite(number):
             raise InputError(f"{self.name} is a number, got {value!r}; give one such as 2.5")
         return (number - self.mean) / self.std
+
+    def check(self, value: object) -> None:
+        number = self.encode(value) * self.std + self.mean
+        margin = 1e-6 * (self.high - self.low)
+        if not self.low - margin <= number <= self.high + margin:
+            raise InputError(
+                f"{self.name}={value} is outside the training data, where it is between "
+                f"{self.low:.6g} and {self.high:.6g}; give a value in this range"
+            )
 
 
 @dataclass(frozen=True)
@@ -85,13 +105,17 @@ class Categorical(Condition):
             )
         return float(self.categories.index(str(value)))
 
+    def check(self, value: object) -> None:
+        self.encode(value)
+
 
 def condition_of(name: str, data: TokenData) -> Condition:
     """The condition of a column of data: numeric, or categorical if it holds strings."""
     values = _column(data, name)
     if values.dtype.kind == "f":
         known = values[: len(data.train)]
-        return Numeric(name, float(known.mean()), float(known.std()))
+        numbers = (known.mean(), known.std(), known.min(), known.max())
+        return Numeric(name, *map(float, numbers))
     return Categorical(name, tuple(np.unique(values).tolist()))
 
 
@@ -135,7 +159,9 @@ def encode_condition(conditions: tuple[Condition, ...], given: Mapping[str, obje
             )
         if name in found:
             raise InputError(f"{name} is given twice; give one value")
-        found[name] = conditions[names.index(name)].encode(value)
+        condition = conditions[names.index(name)]
+        condition.check(value)
+        found[name] = condition.encode(value)
     if not found:
         raise InputError(f"no condition is given; the model has {', '.join(names)}")
     return [found.get(name, math.nan) for name in names]
@@ -188,6 +214,12 @@ class ConditionEmbedding(nn.Module):
             self.value = nn.Embedding(len(condition.categories), width)
         else:
             self.value = ScalarEmbedding(width)
+
+    def set_zero(self) -> None:
+        """Embed everything as zero, so that a trained network can get the condition later."""
+        last = self.value.second if isinstance(self.value, ScalarEmbedding) else self.value
+        for parameter in last.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, number_B: Tensor) -> Tensor:
         absent_B = number_B.isnan()

@@ -79,7 +79,9 @@ def predict_logits(
 def _logit_chunks(
     model: Model, source: Source, x_BN: Tensor, t_B: Tensor, positions: Positions, k: int
 ) -> Iterator[Tensor]:
-    if is_split(model):
+    if (logits_at := getattr(model, "logits_at", None)) is not None:
+        yield from logits_at(x_BN, t_B, positions)
+    elif is_split(model):
         for hidden_kD in _hidden_at(model, x_BN, t_B, positions).split(k):
             logits_kV = model.head(hidden_kD)
             _check_shape("model.head", logits_kV, (len(hidden_kD), source.num_tokens))

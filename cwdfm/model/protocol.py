@@ -5,6 +5,8 @@
   computed only at the coordinates that need them, and sequences without any are skipped. A split
   model with per-sequence state, such as a cache, provides `select(active [B])`, which returns the
   model for those sequences.
+- A guided model provides `logits_at(x_t, t, positions)`, which yields logits [k, vocab_size] of
+  these positions in order (see `cwdfm.guidance`).
 - `TwoStageModel`: also exposes its trunk in two stages, the second of which works on each
   coordinate independently.
 

@@ -74,6 +74,8 @@ class BannedTokens(nn.Module):
         for name in ("trunk", "two_stage", "first_stage", "second_stage"):
             if hasattr(model, name):
                 setattr(self, name, getattr(model, name))
+        if hasattr(model, "logits_at"):
+            self.logits_at = lambda *at: map(self._banned, model.logits_at(*at))
         if hasattr(model, "select"):
             self.select = lambda active_B: BannedTokens(model.select(active_B), tokens)
 

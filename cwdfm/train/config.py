@@ -248,7 +248,8 @@ def settings_of(trained: Pretrained) -> dict[str, Any]:
         )
     settings |= {"length": trained.length, "fix_first": trained.fix_first}
     settings["learned_positions"] = model.positions > 0
-    settings["condition"] = tuple(each.name for each in model.conditions)
+    if model.conditions:  # others may be added to a network without any
+        settings["condition"] = tuple(each.name for each in model.conditions)
     trained_with = flatten(trained.card.get("config", trained.card.get("recipe", {})))
     if "masked_only" in trained_with:
         settings["masked_only"] = trained_with["masked_only"]

@@ -10,7 +10,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,12 @@ from cwdfm.distributed import all_reduce_mean, gather, rank, world_size
 from cwdfm.errors import InputError
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.method.flow import Flow
-from cwdfm.model.conditions import condition_of, drop_conditions, encode_columns
+from cwdfm.model.conditions import (
+    ConditionEmbedding,
+    condition_of,
+    drop_conditions,
+    encode_columns,
+)
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import derive_seed
 from cwdfm.pretrained import Pretrained
@@ -88,7 +93,7 @@ class Run:
         torch.manual_seed(config.seed)  # the same initial weights on every process
         self.model = DiT(self.task.model).to(device)
         if init is not None:
-            self.model.load_state_dict(init.model.state_dict())
+            _load_initial(self.model, init.model)
         self._forward = parallelize(self.model, config.runtime.parallel, device)
         if config.runtime.compile:
             self.model.compile_trunk(by_block=True)  # compiles in seconds
@@ -314,6 +319,16 @@ class Run:
                 f"vocabulary); choose a different output folder, or use the data of that run"
             )
         return changed
+
+
+def _load_initial(model: DiT, init: DiT) -> None:
+    """Start from the weights of a trained network, which may be without the model's conditions."""
+    added = len(model.conditions) - len(init.config.conditions)
+    if added:
+        for embedding in model.conditions:
+            cast(ConditionEmbedding, embedding).set_zero()
+    found = model.load_state_dict(init.state_dict(), strict=not added)
+    assert all(name.startswith("conditions.") for name in found.missing_keys)
 
 
 def _check_data(config: TrainConfig, data: TokenData) -> None:

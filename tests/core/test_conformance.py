@@ -13,16 +13,9 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from tests.support.examples import EXAMPLES, LENGTH, examples
+from tests.support.examples import EXAMPLES, LENGTH, MASK_ONLY, examples
 from tests.support.models import SmallModel, SmallSplitModel
 
-MASK_ONLY = (
-    cwdfm.TopK,
-    cwdfm.Threshold,
-    cwdfm.KLASS,
-    cwdfm.PathPlanning,
-    cwdfm.FirstHitting,
-)
 BASES = (cwdfm.Schedule, cwdfm.Source, cwdfm.Weight, cwdfm.Path, cwdfm.Loss, cwdfm.Solver)
 
 

@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"sample_file"},
     {"weight"},
     {"path", "model"},
-    {"loss"},
+    {"loss", "guidance"},
     {"likelihood.bound"},
     {"likelihood.elbo", "solver"},
     {"postprocess"},

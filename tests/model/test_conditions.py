@@ -10,26 +10,15 @@ import torch
 import cwdfm
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.errors import InputError
-from cwdfm.model.conditions import Categorical, Numeric, drop_conditions, with_condition
-from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.model.conditions import drop_conditions, with_condition
+from cwdfm.model.transformer import DiT
 from cwdfm.train.loop import fit
 from cwdfm.train.run import Run
+from tests.support.conditions import CONDITIONS, CONFIG, random_network
 from tests.support.stats import assert_follows
 from tests.support.train_script import counting, recipe
 
 CPU = torch.device("cpu")
-CONDITIONS = (Numeric("logp", 1.0, 2.0), Categorical("kind", ("chain", "ring")))
-CONFIG = DiTConfig(num_tokens=7, width=16, depth=2, heads=2, conditioning=8, dropout=0.0)
-
-
-def random_network(config: DiTConfig) -> DiT:
-    """A network none of whose layers is zero."""
-    torch.manual_seed(0)
-    model = DiT(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model
 
 
 def test_conditions_do_not_change_the_initial_weights_of_the_rest() -> None:

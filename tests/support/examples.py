@@ -46,6 +46,8 @@ EXAMPLES: list[object] = [
     cwdfm.Gibbs(cwdfm.Euler(hazard="integrated", temperature=0.8), tokens=2, begin=0.3),
 ]
 
+# Solvers that require a mask source.
+MASK_ONLY = (cwdfm.TopK, cwdfm.Threshold, cwdfm.KLASS, cwdfm.PathPlanning, cwdfm.FirstHitting)
 
 LENGTH = 12
 
