@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, require
 from cwdfm.guidance.base import Guidance, GuidedModel, check_strength
 from cwdfm.model.conditions import encode_condition, with_condition
 from cwdfm.model.positions import Positions
@@ -37,6 +37,10 @@ class ClassifierFreeGuidance(Guidance):
     strength: float = 1.0
 
     def __post_init__(self) -> None:
+        given = self.condition
+        require(
+            isinstance(given, Mapping), "condition", "be a dictionary such as {'logp': 2.5}", given
+        )
         check_strength(self.strength)
 
     def guide(self, model: Model, source: Source, schedule: Schedule) -> Model:

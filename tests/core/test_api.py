@@ -21,7 +21,16 @@ ANY_VALUE = st.one_of(
 # Classes without arguments, interfaces, results, and exceptions.
 NO_CALLS = {
     *("Cosine", "EntropyInverse", "Linear", "Bound", "Info", "PathSample", "Samples", "State"),
-    *("ContextWeight", "Loss", "Model", "Path", "Postprocess", "PredictionWeight", "Schedule"),
+    *(
+        "ContextWeight",
+        "Guidance",
+        "Loss",
+        "Model",
+        "Path",
+        "Postprocess",
+        "PredictionWeight",
+        "Schedule",
+    ),
     *("Correction", "Solver", "Source", "SplitModel", "Weight", "InputError", "Pretrained"),
     "LanguageModel",
     "bundled_models",

@@ -45,7 +45,7 @@ JUNK: tuple[Any, ...] = (
 
 
 WORK = ("n", "steps", "draws", "max_tries", "resolution", "times")
-USER_FUNCTIONS = ("model", "network", "callback", "progress")
+USER_FUNCTIONS = ("model", "network", "predictor", "callback", "progress")
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,10 @@ def class_calls() -> dict[str, Call]:
         ),
         "Gibbs": fields(
             solver=SOLVERS[:1], tokens=(1,), select=("random", "unlikely"), begin=(0.0, 0.5)
+        ),
+        "ClassifierFreeGuidance": fields(condition=({"logp": 2.5},), strength=(1.0, 2.0)),
+        "PredictorGuidance": fields(
+            predictor=(len,), strength=(1.0, 0), form=("exact", "taylor")
         ),
         "Learned": fields(coefficients=((0.1, 1.0, 0.5, 0.2),), scale=(1.0,)),
         "CalibratedEntropy": fields(temperature=(0.5, 2.0), beta=(1.0,)),
