@@ -120,9 +120,12 @@ def test_guidance_combines_with_predictors_templates_and_postprocessing() -> Non
     ids=str,
 )
 def test_wrong_conditions(condition: object, facts: list[str]) -> None:
-    with pytest.raises(InputError) as error:
+    def sample() -> None:
         guidance = cwdfm.ClassifierFreeGuidance(condition)  # type: ignore[arg-type]
         trained(cwdfm.UniformSource).generate(n=2, steps=2, guidance=guidance)
+
+    with pytest.raises(InputError) as error:
+        sample()
     assert all(fact in str(error.value) for fact in facts)
 
 
