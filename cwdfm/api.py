@@ -10,8 +10,8 @@ from cwdfm.model import *
 from cwdfm.path import *
 from cwdfm.postprocess import *
 from cwdfm.pretrained import *
-from cwdfm.recommend import Recommendation as Recommendation
-from cwdfm.recommend import recommend as recommend
+from cwdfm.recommendation import Recommendation as Recommendation
+from cwdfm.recommendation import recommend as recommend
 from cwdfm.schedule import *
 from cwdfm.solver import *
 from cwdfm.solver_config import make_solver as make_solver

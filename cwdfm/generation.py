@@ -23,7 +23,7 @@ from cwdfm.method.flow import Flow
 from cwdfm.model.predict import model_device
 from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess import Refine, Reject, Resample
-from cwdfm.recommend import recommend_for
+from cwdfm.recommendation import recommend_for
 from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver.sample import Progress

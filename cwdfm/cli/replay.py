@@ -5,6 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from cwdfm.cli.options import by_flags, parse
+from cwdfm.distributed import output_file
 from cwdfm.errors import InputError
 from cwdfm.files import check_output_file, replacing, write_errors
 from cwdfm.report.replay import replay_page
@@ -40,9 +41,10 @@ def main(arguments: list[str]) -> None:
     out = options.out or first.with_suffix("").with_suffix(".html")
     with by_flags(Options):
         check_output_file(out, force=options.force)
-    recordings = [Recording.load(path) for path in options.files]
-    title = options.title or " and ".join(path.name.split(".")[0] for path in options.files)
-    page = replay_page(recordings, title)
-    with write_errors(out), replacing(out) as part:
-        part.write_text(page, encoding="utf-8", errors="replace")  # labels may be any JSON
+    with by_flags(Options), output_file(out, force=options.force):
+        recordings = [Recording.load(path) for path in options.files]
+        title = options.title or " and ".join(path.name.split(".")[0] for path in options.files)
+        page = replay_page(recordings, title)
+        with write_errors(out), replacing(out) as part:
+            part.write_text(page, encoding="utf-8", errors="replace")  # labels may be any JSON
     print(f"written: {out}")

@@ -146,11 +146,12 @@ def main(arguments: list[str]) -> None:
                 if rank() == 0:
                     seconds = time.perf_counter() - start
                     header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
+                    if options.record:  # before the samples, so that a killed command resumes
+                        path = write_recording(job)
                     written = finish(options, partial, header, trained.tokenizer)
                     if not streamed:
                         print(f"written: {written} samples to {options.out}")
                     if options.record:
-                        path = write_recording(job)
                         print(f"written: a recording of {job.recorded} samples to {path}")
         if streamed and not trained.tokenizer.has_line_breaks:
             texts = read_samples(out).texts if written else []  # --only may leave none

@@ -22,7 +22,7 @@ from cwdfm.guidance import ClassifierFreeGuidance, Guidance
 from cwdfm.method.base import Method
 from cwdfm.ops.random import check_seed
 from cwdfm.postprocess import Refine, Reject, Resample
-from cwdfm.recommend import recommend_for
+from cwdfm.recommendation import recommend_for
 from cwdfm.sample_file import POSTPROCESS_OPTIONS, PartialSamples, check_format
 from cwdfm.solver_config import (
     SHARED_OPTIONS,
@@ -167,12 +167,14 @@ def check(options: Options, given: Collection[str] = ()) -> None:
     if options.length is not None:
         check_integer("length", options.length, 3, MAX_LENGTH)
     check_integer("batch_size", options.batch_size, 0)
-    PartialSamples(options.out, {}).discard_if_written()
+    partial = PartialSamples(options.out, {})
+    partial.discard_if_written()
     check_output_file(options.out, force=options.force)
     fragment_of(options)  # at most one
     guidance_of(options)
     if options.record:
-        check_output_file(recording_file(options.out), force=options.force)
+        unfinished = partial.folder.is_dir()  # a killed command had written its recording
+        check_output_file(recording_file(options.out), force=options.force or unfinished)
         if options.reject_below:
             raise InputError("--record does not support --reject-below; omit one of the two")
     check_seed(options.seed)

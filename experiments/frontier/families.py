@@ -9,7 +9,7 @@ import torch
 
 import cwdfm
 from cwdfm.postprocess import Refine, Reject, Resample
-from cwdfm.recommend import Recommendation
+from cwdfm.recommendation import Recommendation
 from cwdfm.schedule import Spacing
 from cwdfm.solver.unmasking_order import Score
 from cwdfm.solver_config import make_solver

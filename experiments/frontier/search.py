@@ -24,7 +24,7 @@ import torch
 import cwdfm
 from cwdfm.files import write_json
 from cwdfm.path import MixturePath
-from cwdfm.recommend import recommend_for
+from cwdfm.recommendation import recommend_for
 from cwdfm.schedule import time_grid
 from cwdfm.solver.jump_your_steps import best_path, step_costs
 from experiments.frontier.families import Measured, Sampler, families

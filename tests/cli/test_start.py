@@ -1,5 +1,6 @@
 """What starting costs: the modules that are imported, and shell completion."""
 
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def test_public_names_are_those_that_modules_export() -> None:
     assert set(namespace) - {"__builtins__"} == public >= set(exported)
     assert exported.items() <= namespace.items()
     assert set(dir(cwdfm)) >= public
+    # A submodule of the same name would hide a function, once it is imported.
+    assert not public & {each.name for each in pkgutil.iter_modules(cwdfm.__path__)}
     with pytest.raises(AttributeError, match="Missing"):
         cwdfm.Missing  # type: ignore[attr-defined] # noqa: B018
 

@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
     {"method"},
     {"baselines"},
     {"solver_config"},
-    {"metrics", "language", "recommend", "trained"},
+    {"metrics", "language", "recommendation", "trained"},
     {"generation"},
     {"likelihood.dataset"},
     {"pretrained", "report"},

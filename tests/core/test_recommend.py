@@ -7,7 +7,7 @@ import pytest
 import cwdfm
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.cli.sample import main as sample_main
-from cwdfm.recommend import recommend_for
+from cwdfm.recommendation import recommend_for
 from cwdfm.sample_file import read_samples
 
 MODELS = ("qm9-mask-small", "qm9-uniform-small")

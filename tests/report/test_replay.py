@@ -313,3 +313,22 @@ def test_commands_record_and_replay(tmp_path: Path, capsys: pytest.CaptureFixtur
         replay.main([str(tmp_path / "a.recording.npz")])
     with pytest.raises(InputError, match="--reject-below"):
         sample.main([*command, "--force", "--reject-below", "0.5"])
+
+
+def test_a_command_killed_after_its_recording_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["qm9-mask-small", "--n", "3", "--steps", "6", "--record", "--out"]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sample, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sample.main([*command, str(tmp_path / "a.jsonl")])
+    sample.main([*command, str(tmp_path / "a.jsonl")])
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["a.jsonl", "a.recording.npz"]
+    with pytest.raises(InputError, match=r"a\.recording\.npz.*--force"):
+        sample.main([*command, str(tmp_path / "a.smi")])
