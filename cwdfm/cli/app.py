@@ -14,7 +14,7 @@ from cwdfm.cli.app_form import Form, run, solver_settings
 from cwdfm.cli.options import flag, parse
 from cwdfm.errors import InputError, check_integer, load_extra
 from cwdfm.pretrained.model import bundled_models
-from cwdfm.report.replay import replay_frame
+from cwdfm.report.replay import FIT_FRAMES, replay_frame
 from cwdfm.solver_config import SOLVERS, option_names
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -142,6 +142,7 @@ def make_page(gr: Any, folder: Path, device: str) -> Any:
 
         inputs = [*form.values(), *settings.values()]
         button.click(sample, inputs, results, api_name="sample", show_progress_on=results[0])
+        page.load(None, js=f"() => {{ {FIT_FRAMES} }}", api_name=False)
     return page
 
 

@@ -22,7 +22,7 @@ from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained.model import load_trained
 from cwdfm.report import MoleculeReference, check_folder, evaluate
 from cwdfm.report.page import quotes
-from cwdfm.report.replay import replay_frame, replay_page
+from cwdfm.report.replay import FIT_FRAMES, replay_frame, replay_page
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from cwdfm.solver.recording import Recording
 from cwdfm.solver_config import SOLVERS as NAMED_SOLVERS
@@ -144,7 +144,8 @@ def lead(sentences: Sequence[Path], recorded: Sequence[Path]) -> str:
         texts.append(f"<h3>{title}</h3>\n<p><code>{escape(command)}</code></p>{quotes(file.texts)}")
     return (
         f"<h2>Every step of a generation</h2>\n<p>{' and '.join(map(str.capitalize, COMPARED))} "
-        f"with the same seed. Press Play, or point at a token.</p>\n{frames}\n"
+        f"with the same seed. Press Play, or point at a token.</p>\n"
+        f"<script>{FIT_FRAMES}</script>\n{frames}\n"
         f"<h2>Text</h2>\n<p>{TEXT_MODEL} fills the holes of a sentence.</p>\n{''.join(texts)}\n"
         f"<h2>Molecules</h2>"
     )

@@ -105,6 +105,7 @@ def _definitions(values: dict[str, Any]) -> str:
         if isinstance(value, dict):
             text = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
         else:
-            text = value if isinstance(value, str) else json.dumps(value)
+            known = "none" if value is None else value
+            text = known if isinstance(known, str) else json.dumps(known)
         rows.append(f"<dt>{escape(str(name))}</dt><dd>{escape(text)}</dd>")
     return "<dl>" + "\n".join(rows) + "</dl>"

@@ -22,6 +22,13 @@ from cwdfm.solver.recording import Recording
 MASK_LABEL = "\u2591"  # a light shade block
 PAD_LABEL = "\u00b7"
 MAX_LABEL = 40  # characters of a token shown
+# JavaScript for a page with frames of `replay_frame`: they become as high as their content.
+FIT_FRAMES = """window.addEventListener("message", event => {
+  const height = Number(event.data && event.data.height);
+  for (const frame of document.querySelectorAll("iframe.replay"))
+    if (frame.contentWindow === event.source && height > 0)
+      frame.style.height = Math.min(height + 2, 5000) + "px";
+});"""
 MAX_CELLS = 2**25  # steps x sequences x tokens of a page; a browser needs two bytes for each
 
 
@@ -52,7 +59,7 @@ def replay_frame(page: str, title: str = "Replay") -> str:
     """An element that embeds a page of `replay_page` into another page."""
     style = "width: 100%; height: 42rem; border: 1px solid #8884; border-radius: 8px"
     return (
-        f'<iframe title="{escape(title)}" sandbox="allow-scripts" style="{style}" '
+        f'<iframe class="replay" title="{escape(title)}" sandbox="allow-scripts" style="{style}" '
         f'srcdoc="{escape(page)}"></iframe>'
     )
 
@@ -141,7 +148,9 @@ def _label(token: int, tokenizer: Tokenizer | None, mask_id: int, special: set[i
 
 
 def _pack(values: NDArray[np.uint8]) -> str:
-    return base64.b64encode(gzip.compress(np.ascontiguousarray(values).tobytes(), 6)).decode()
+    return base64.b64encode(
+        gzip.compress(np.ascontiguousarray(values).tobytes(), 6, mtime=0)
+    ).decode()
 
 
 class _Drawings:

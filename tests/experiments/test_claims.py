@@ -72,6 +72,8 @@ def test_verdicts_are_counted() -> None:
     introduction = " ".join(PAGE[: PAGE.index("**Scale.**")].split())
     for verdict, words in WORDS.items():
         assert f"{counts[verdict]} {words}" in introduction
+    shown = f"{counts['holds']} hold and {counts['does not hold']} do not hold"
+    assert shown in " ".join(README.split())
 
 
 def test_evidence_exists() -> None:

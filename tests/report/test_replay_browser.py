@@ -13,7 +13,7 @@ import torch
 import cwdfm
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.data.text.tokenizer import CharacterTokenizer
-from cwdfm.report.replay import replay_page
+from cwdfm.report.replay import FIT_FRAMES, replay_frame, replay_page
 from cwdfm.solver.recording import Recording
 from cwdfm.source import Source
 from tests.support.browser import new_page, open_browser, watch
@@ -308,6 +308,26 @@ def test_the_page_fits_a_phone_and_follows_dark_mode(browser: "Browser", tmp_pat
         paper.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         page.close()
     assert len(paper) == 2
+
+
+def test_frames_are_as_high_as_their_content(browser: "Browser", tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    frames = "".join(replay_frame(replay_page([MASKED] * n)) for n in (1, 2))
+    file.write_text(f"<!DOCTYPE html><script>{FIT_FRAMES}</script>{frames}")
+    page = new_page(browser, viewport={"width": 360, "height": 740})
+    problems = watch(page)
+    page.goto(file.as_uri())
+    heights = set()
+    for handle in page.locator("iframe").element_handles():
+        inside = handle.content_frame()
+        assert inside is not None
+        inside.wait_for_selector("#app", state="visible")
+        fits = "() => innerHeight >= document.body.offsetHeight && innerHeight < 1.02 * "
+        inside.wait_for_function(f"{fits}document.body.offsetHeight")
+        heights.add(inside.evaluate("innerHeight"))
+    assert len(heights) == 2  # on a phone, two recordings are one above the other
+    assert not problems
+    page.close()
 
 
 def test_a_step_of_a_long_text_changes_few_elements(browser: "Browser", tmp_path: Path) -> None:
