@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.sample_file import read_samples
+from cwdfm.solver.recording import Recording
 from experiments.chaos.forked import start
 
 MODEL = "qm9-mask-small"
@@ -23,6 +24,7 @@ class Job:
     words: Callable[[int], list[str]]
     out: str
     result: Callable[[Path], object]
+    also: tuple[str, ...] = ()  # other paths it writes
 
 
 @cache
@@ -41,6 +43,28 @@ def _inputs() -> "tempfile.TemporaryDirectory[str]":
 def given(name: str) -> str:
     """The path of an input file."""
     return f"{_inputs().name}/{name}"
+
+
+@cache
+def recording(seed: int) -> str:
+    """The path of a recording."""
+    root = Path(_inputs().name, f"recorded-{seed}")
+    root.mkdir()
+    ended = start([*sample(seed), "--record"], root).end()
+    assert ended.code == 0, ended.said
+    return str(root / "a.recording.npz")
+
+
+@cache
+def language_model() -> str:
+    """The folder of a small language model, with prompts.txt in it."""
+    from tests.support.language import write_llada  # imports transformers
+
+    root = Path(_inputs().name, "language")
+    root.mkdir()
+    folder, _ = write_llada(root)
+    (root / "prompts.txt").write_text("the cat sat\na big old dog\nmoon\n")
+    return str(folder)
 
 
 def sample(seed: int, model: str = MODEL) -> list[str]:
@@ -88,6 +112,10 @@ def _run(folder: Path) -> object:
     ]
 
 
+def _recorded(path: Path) -> object:
+    return Recording.load(path).tokens.tolist()
+
+
 def _files(folder: Path) -> object:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -120,6 +148,29 @@ JOBS = {
         ],
         "out",
         lambda path: _json(path / "updates.json", "solvers", "weights"),
+    ),
+    "fragments": Job(
+        lambda seed: [*sample(seed), "--scaffold", "c1ccccc1", "--record"],
+        "a.jsonl",
+        lambda path: (read_samples(path).tokens, _recorded(path.with_name("a.recording.npz"))),
+        also=("a.recording.npz",),
+    ),
+    "replay": Job(
+        lambda seed: ["replay", recording(seed), "--out", "a.html"], "a.html", Path.read_bytes
+    ),
+    "prompts": Job(
+        lambda seed: [
+            *("sample", language_model(), "--prompts", given("language/prompts.txt")),
+            *("--out", "a.jsonl", "--max-new-tokens", "6", "--batch-size", "1"),
+            *("--temperature", "1", "--seed", str(seed)),
+        ],
+        "a.jsonl",
+        lambda path: read_samples(path).tokens,
+    ),
+    "conditions": Job(
+        lambda seed: [*train(seed, given("0.smi"), "qm9-debug"), "--condition", "logp"],
+        "out",
+        _run,
     ),
 }
 

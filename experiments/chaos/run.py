@@ -27,6 +27,7 @@ ROUND = {
     "full disks": 1,
     "read-only folders": 1,
     "races": 2,
+    "app": 1,
     "damaged files": 2,
 }
 

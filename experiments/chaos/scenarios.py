@@ -1,14 +1,21 @@
 """Scenarios: each injects one random fault into a command and returns a defect, if any."""
 
+import io
 import os
 import random
 import re
 import shutil
+import traceback
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from pathlib import Path
 
+from cwdfm.cli.app_form import Form
+from cwdfm.cli.app_form import run as fill_in
 from cwdfm.cli.main import COMMANDS
+from cwdfm.errors import InputError
 from cwdfm.pretrained.model import BUNDLED
+from cwdfm.solver_config import SOLVERS, option_names
 from experiments.chaos.forge import forgeries, read_document, write_document
 from experiments.chaos.forked import start
 from experiments.chaos.jobs import JOBS, MODEL, SEEDS, evaluate, expected, given, sample, train
@@ -18,14 +25,17 @@ FLAGS = [
     "--out", "--n", "--steps", "--solver", "--seed", "--length", "--prompt", "--template",
     "--temperature", "--radius", "--scale", "--data", "--draws", "--rows", "--device", "--force",
     "--refine", "--resample", "--reject-below", "--tokenizer", "--column", "--limit", "--documents",
-    "--batch-size", "--eval-model", "--fold-size", "--help", "--no-such",
+    "--batch-size", "--eval-model", "--fold-size", "--help", "--no-such", "--record", "--scaffold",
+    "--grow", "--linker", "--prompts", "--evaluations", "--only", "--condition", "--network",
+    "--title", "--revision",
 ]  # fmt: skip
 VALUES = [
     "a.smi", "a.jsonl", "b.csv", "new/dir/a.smi", "c.json", "out", "text.txt", "text",
     "qm9-mask-small", ".", "/", "/dev/null", "/proc/a.smi", "none", "gpt2", "bytes", "chars",
     "neighbor", "euler", "entropy", "top-k", "lines", "rows", "cpu", "cuda:9", "0", "1", "2", "8",
     "-1", "1.5", "nan", "inf", "1e9", "99999999999999999999", "''", "$HOME", "ü", "***", "[2]",
-    "c1ccccc1***", "{}", "../a.smi", "-",
+    "c1ccccc1***", "{}", "../a.smi", "-", "c1ccc(*)cc1", "C*{2,8}", "valid", "logp", "os:system",
+    "owner/name@main",
 ]  # fmt: skip
 SMALL = ["--steps", "2"]  # of commands that would otherwise run for minutes
 _TRAINED: dict[str, object] = {}  # the model of each kind of undamaged data
@@ -58,7 +68,7 @@ def _compared(name: str, seed: int, folder: Path) -> str:
     """Whether a job has written its result, and nothing else."""
     job = JOBS[name]
     left = [path.name for path in folder.iterdir() if not _TEMPORARY.fullmatch(path.name)]
-    if left != [job.out]:
+    if sorted(left) != sorted((job.out, *job.also)):
         return f"{name} {seed}: left {left}"
     try:
         same = job.result(folder / job.out) == expected(name, seed)[0]
@@ -191,6 +201,39 @@ def _damage(rng: random.Random, path: Path, how: str) -> None:
             os.mkfifo(path)
 
 
+def app(rng: random.Random, folder: Path, model: str) -> str:
+    """The form of the app, filled in at random, gives samples or a message."""
+
+    def form() -> Form:
+        solver = rng.choice(["auto", *SOLVERS])
+        options = sorted(option_names("euler" if solver == "auto" else solver))
+        return Form(
+            model=rng.choice([model, model, model, rng.choice(VALUES)]),
+            solver=solver,
+            settings=tuple(
+                (name, rng.choice([-1, 0, 0.5, 1, 3, 1e9, "euler", "masked", True]))
+                for name in rng.sample(options, rng.randrange(min(3, len(options) + 1)))
+            ),
+            steps=rng.choice([0, 1, 4, 10**9]) if rng.random() < 0.2 else 4,
+            evaluations=rng.random() < 0.3,
+            n=rng.choice([-1, 1, 2, 10**9]) if rng.random() < 0.2 else 2,
+            seed=rng.choice([0, -1, 2**70]) if rng.random() < 0.2 else 5,
+            prompt=rng.choice(["", "", "C", *rng.sample(VALUES, 1)]),
+            template=rng.choice(["", "", "C[3]", *rng.sample(VALUES, 1)]),
+        )
+
+    forms = [form() for _ in range(rng.choice([1, 2]))]
+    try:
+        with redirect_stderr(io.StringIO()):  # the parser of the command prints its errors
+            found = fill_in(forms, folder, "cpu", lambda _: None)
+    except (InputError, SystemExit):
+        return ""
+    except Exception:
+        return f"{forms}: {traceback.format_exc()}"
+    complete = len(found.rows) == sum(form.n for form in forms)
+    return "" if complete else f"{forms}: {len(found.rows)} samples"
+
+
 Scenario = Callable[[random.Random, Path, str], str]
 # What each scenario disturbs, in turn.
 SCENARIOS: dict[str, tuple[Scenario, tuple[str, ...]]] = {
@@ -199,5 +242,6 @@ SCENARIOS: dict[str, tuple[Scenario, tuple[str, ...]]] = {
     "full disks": (full_disk, tuple(JOBS)),
     "read-only folders": (read_only, tuple(JOBS)),
     "races": (race, tuple(JOBS)),
+    "app": (app, (MODEL, "novels-small")),
     "damaged files": (damage, ("model", "prepare", "molecules", "sample", "train")),
 }
