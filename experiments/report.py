@@ -28,6 +28,7 @@ from experiments.bench.bounds import project
 from experiments.catalog import EXPERIMENTS
 from experiments.experiment import numbered, write_file
 from experiments.results import RESULTS, ROOT, Recorded, read, record
+from experiments.studies.frontier_tables import FIGURES
 from experiments.studies.tables import TABLES
 from experiments.table import Row, Table, Value, make_table
 from experiments.tasks.base import in_order
@@ -199,9 +200,12 @@ def to_csv(names: Iterable[str]) -> str:
 
 
 def draw(folder: Path = ROOT / "docs" / "figures") -> None:
-    """Draw the figures of all experiments."""
-    for experiment in EXPERIMENTS.values():
-        for stem, figure in numbered(experiment.name, experiment.plan("small").figures(STORE)):
+    """Draw the figures of all experiments and studies."""
+    drawn = {each.name: each.plan("small").figures(STORE) for each in EXPERIMENTS.values()}
+    known = read("studies")
+    drawn |= {name: make(known[name]) for name, make in FIGURES.items() if name in known}
+    for name, curves in drawn.items():
+        for stem, figure in numbered(name, curves):
             if not figure.blank:
                 write_file(folder / f"{stem}.png", figure.render(["png"])["png"])
 

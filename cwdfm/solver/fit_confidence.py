@@ -11,6 +11,7 @@ from cwdfm.model.predict import check_flow_network, evaluating, model_device, pr
 from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
+from cwdfm.solver.base import broadcast_prompt
 from cwdfm.source import Source
 from cwdfm.weight import CalibratedEntropy, Learned
 from cwdfm.weight.learned import calibrating_temperature, features, fit_logistic
@@ -22,6 +23,7 @@ def fit_confidence(
     schedule: Schedule,
     tokens: Tensor,
     *,
+    fixed: Tensor | None = None,
     times: int = 16,
     scale: float = 1.0,
     seed: int = 0,
@@ -33,13 +35,17 @@ def fit_confidence(
         source: The source distribution p_0.
         schedule: The schedule kappa.
         tokens: Held-out data, [B, N]. A few hundred sequences suffice.
+        fixed: Tokens that are always given, [B, N] or [N], such as a first token that the model
+            never predicts. They are not noised.
         times: The number of times, equally spaced in kappa. The model is evaluated once at each.
         scale: The exponent of the weight.
         seed: The random seed of the noise.
     """
     inputs, targets = [], []
-    flow = (model, source, schedule)
-    for logits_kV, x_1_k in held_out_predictions(*flow, tokens, times, seed, masked=True):
+    predictions = held_out_predictions(
+        model, source, schedule, tokens, fixed, times=times, seed=seed, masked=True
+    )
+    for logits_kV, x_1_k in predictions:
         inputs.append(features(logits_kV))
         log_p_kV = logits_kV.double().log_softmax(-1)
         # The probability that a draw equals the data replaces the draw: less variance.
@@ -54,6 +60,7 @@ def fit_temperature(
     schedule: Schedule,
     tokens: Tensor,
     *,
+    fixed: Tensor | None = None,
     times: int = 16,
     beta: float = 1.0,
     seed: int = 0,
@@ -64,9 +71,11 @@ def fit_temperature(
     all coordinates are compared, not only masked ones.
     """
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
-    flow, masked = (model, source, schedule), source.marks_noise
-    found = list(held_out_predictions(*flow, tokens, times, seed, masked=masked))
-    logits, targets = zip(*found, strict=True)
+    masked = source.marks_noise
+    predictions = held_out_predictions(
+        model, source, schedule, tokens, fixed, times=times, seed=seed, masked=masked
+    )
+    logits, targets = zip(*predictions, strict=True)
     return CalibratedEntropy(calibrating_temperature(logits, targets), beta)
 
 
@@ -76,9 +85,10 @@ def held_out_predictions(
     source: Source,
     schedule: Schedule,
     tokens: Tensor,
+    fixed: Tensor | None = None,
+    *,
     times: int,
     seed: int,
-    *,
     masked: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Predictions [k, V] for noised data, all or `masked` coordinates, and the data there [k]."""
@@ -88,13 +98,16 @@ def held_out_predictions(
     check_integer("times", times)
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)
+    shape = (len(tokens), tokens.shape[1])
+    given = torch.zeros_like(tokens[0], dtype=torch.bool) if fixed is None else fixed
+    _, fixed_BN = broadcast_prompt(source, shape, tokens, given, tokens.device)
     path = MixturePath(source, schedule)
     with evaluating(model):
         for step in range(times):
             kappa = torch.full((len(tokens),), (step + 0.5) / times, dtype=torch.float64)
             t_B = schedule.inverse(kappa).to(tokens.device)
-            noised = path.sample(tokens, t_B, seed=seed, step=step)
-            rows = Positions.of(~(noised.revealed & masked))
+            noised = path.sample(tokens, t_B, seed=seed, step=step, fixed=fixed_BN)
+            rows = Positions.of(~(noised.revealed if masked else fixed_BN))
             x_1_K = rows.take(tokens)
             for k, logits_kV in predict_logits(model, source, noised.x_t, t_B, rows):
                 yield logits_kV, x_1_K[k]

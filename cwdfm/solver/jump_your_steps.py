@@ -21,6 +21,7 @@ from cwdfm.model.predict import check_flow_network, evaluating, model_device, pr
 from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule, time_grid
+from cwdfm.solver.base import broadcast_prompt
 from cwdfm.solver.sample import Samples
 from cwdfm.source import Source
 
@@ -33,6 +34,7 @@ def jump_your_steps(
     tokens: Tensor | Samples,
     steps: int,
     *,
+    fixed: Tensor | None = None,
     resolution: int = 64,
     seed: int = 0,
 ) -> Tensor:
@@ -44,6 +46,7 @@ def jump_your_steps(
         schedule: The schedule kappa.
         tokens: Data, or samples of the model from many steps, [B, N]. A few dozen suffice.
         steps: The number of steps, at most `resolution`.
+        fixed: Tokens that are always given, [B, N] or [N]; the default is the prompt of `Samples`.
         resolution: The number of times to choose from, equally spaced in kappa. The model is
             evaluated once at each of them.
         seed: The random seed of the noise.
@@ -53,6 +56,8 @@ def jump_your_steps(
     check_integer("steps", steps)
     check_integer("resolution", resolution, 2)
     x_1 = tokens.tokens if isinstance(tokens, Samples) else tokens
+    if fixed is None and isinstance(tokens, Samples):
+        fixed = tokens.fixed
     check_tokens("tokens", x_1, source.vocab_size)
     if steps > resolution:
         raise InputError(
@@ -61,19 +66,30 @@ def jump_your_steps(
         )
     x_1 = x_1.to(model_device(model) or x_1.device)
     times = time_grid(schedule, resolution, "kappa")
-    cost = step_costs(model, MixturePath(source, schedule), x_1, times, seed)
+    cost = step_costs(model, MixturePath(source, schedule), x_1, times, seed, fixed)
     return times[best_path(cost, steps)]
 
 
-def step_costs(model: Model, path: MixturePath, x_1: Tensor, times: Tensor, seed: int) -> Tensor:
+def step_costs(
+    model: Model,
+    path: MixturePath,
+    x_1: Tensor,
+    times: Tensor,
+    seed: int,
+    fixed: Tensor | None = None,
+) -> Tensor:
     """The cost of a step from each of the times to each later one, [M, M + 1]; inf elsewhere."""
-    rows = Positions.of(torch.ones_like(x_1, dtype=torch.bool))
+    given = torch.zeros_like(x_1[0], dtype=torch.bool) if fixed is None else fixed
+    shape = (len(x_1), x_1.shape[1])
+    _, fixed_BN = broadcast_prompt(path.source, shape, x_1, given, x_1.device)
+    rows = Positions.of(~fixed_BN)
     vocab = path.source.vocab_size
     states, data, noise = [], [], []  # x_j, log p_j(x_1) and p_j(x_0), each [B N]
     with evaluating(model):
         for t in times[:-1].tolist():
             t_B = torch.full((len(x_1),), t, dtype=torch.float64, device=x_1.device)
-            sample = path.sample(x_1, t_B, seed=seed)  # the same draws at every time
+            # The same draws at every time.
+            sample = path.sample(x_1, t_B, seed=seed, fixed=fixed_BN)
             x_1_K, x_0_K = rows.take(x_1), rows.take(sample.x_0)
             parts = []
             for k, logits_kV in predict_logits(model, path.source, sample.x_t, t_B, rows):

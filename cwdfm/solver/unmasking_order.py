@@ -246,7 +246,7 @@ def masked_positions(solver: Solver, step: Step) -> Tensor:
     if not step.source.marks_noise:
         raise InputError(
             f"{type(solver).__name__} reveals each token once, and {step.source} does not mark "
-            f"which tokens are masked; use a MaskSource, or the Euler solver"
+            f"which tokens are masked; use a MaskSource, or Euler or EntropyBound"
         )
     return step.movable
 

@@ -51,6 +51,7 @@ class Config:
     text_data: str | None
     eval_models: tuple[str, ...]
     device: str
+    autocast: bool
 
     def make(self, name: str) -> Task:
         """The task of this name; its model and data are loaded."""
@@ -61,13 +62,13 @@ class Config:
         if kind == "QM9":
             trained = cwdfm.load(f"qm9-{which}-small").to(self.device)
             sizes = (trained.length, self.samples, None)
-            return Molecules(name, masked, *sizes, trained, self.data, self.fcd)
+            return Molecules(name, masked, *sizes, trained, self.data, self.autocast, self.fcd)
         (model,) = (each for each in self.text_models if Path(each).name == which)
         trained = cwdfm.load(model).to(self.device)
         sizes = (trained.length, self.samples, None)
         evaluators = (self.eval_models, self.device)
         masked = trained.source.marks_noise
-        return Text(name, masked, *sizes, trained, self.text_data, *evaluators)
+        return Text(name, masked, *sizes, trained, self.text_data, self.autocast, *evaluators)
 
     @property
     def tasks(self) -> list[str]:
@@ -159,6 +160,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--workers", type=int, default=0, help="processes; 0: this one")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--autocast", action="store_true", help="sample in bfloat16")
     options = parser.parse_args(arguments)
     config = Config(
         options.samples,
@@ -170,6 +172,7 @@ def main(arguments: list[str]) -> None:
         options.text_data,
         tuple(options.eval_models),
         str(find_device(options.device)),
+        options.autocast,
     )
     if unknown := set(options.tasks or ()) - set(config.tasks):
         parser.error(f"unknown tasks {sorted(unknown)}; choose from {config.tasks}")

@@ -13,8 +13,9 @@ import hashlib
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 
 import cwdfm
 from cwdfm.files import write_json
+from cwdfm.method.flow import Flow
 from cwdfm.path import MixturePath
 from cwdfm.recommendation import recommend_for
 from cwdfm.schedule import time_grid
@@ -92,13 +94,12 @@ class Draws:
             tokens: Tokens = found["arr_0"].astype(np.int64)
         return tokens
 
-    def score(self, task: Task) -> Iterator[None]:
-        """Score all draws that were not scored."""
-        for name, each in self.known.items():
-            wanted = task.score_names(final=each["final"])
-            if not set(wanted) <= each["scores"].keys():
+    def score(self, task: Task, names: Iterable[str]) -> None:
+        """Score these draws, unless they are unknown or were scored."""
+        for name in names:
+            each = self.known.get(name, {"final": False, "scores": task.score_names(final=False)})
+            if not set(task.score_names(final=each["final"])) <= set(each["scores"]):
                 each["scores"] |= task.score(self.tokens(name), final=each["final"])
-                yield
 
 
 def key(sampler: Sampler, seed: int) -> str:
@@ -132,7 +133,8 @@ def prepare(task: Task, folder: Path, stages: Sequence[str]) -> Measured | None:
         found.save()
     if name not in found.known:
         return None
-    if "score" in stages and task.can_score and list(found.score(task)):
+    if "score" in stages and task.can_score:
+        found.score(task, [name])
         found.save()
     task.reference = found.known[name]["scores"] or None
     cost, learned = torch.tensor(record["step_costs"], dtype=torch.float64), record["learned"]
@@ -155,11 +157,11 @@ def _measure(task: Task, samples: torch.Tensor) -> Record:
     device = next(iter(model.parameters())).device if isinstance(task, Trained) else "cpu"
     times = time_grid(schedule, RESOLUTION, "kappa")
     path = MixturePath(source, schedule)
-    cost = step_costs(model, path, samples[:32].to(device), times, seed=0)
+    cost = step_costs(model, path, samples[:32].to(device), times, 0, task.given)
     held_out, learned = task.held_out(), None
     if held_out is not None:
         rows = held_out[:LEARNED_FROM].to(device)
-        learned = cwdfm.fit_confidence(model, source, schedule, rows).coefficients
+        learned = cwdfm.fit_confidence(*task.flow, rows, fixed=task.given).coefficients
     return {"step_costs": cost.nan_to_num(posinf=1e300).tolist(), "learned": learned}
 
 
@@ -167,9 +169,10 @@ def all_families(task: Task, budget: int, plan: Plan, measured: Measured) -> dic
     """The candidates of every family, and of the recommendation."""
     options: dict[str, Any] = {"masked": task.masked, "candidates": plan.candidates}
     found = families(budget, task.length, **options, measured=measured)
-    if isinstance(task, Trained):
-        sampler = Sampler.recommended(recommend_for(task.trained.method, budget, task.length))
-        found["recommended"] = task.recommended(sampler, plan.candidates)
+    faithful = not isinstance(task, Trained)
+    method = Flow(*task.flow[1:])
+    sampler = Sampler.recommended(recommend_for(method, budget, task.length, faithful=faithful))
+    found["recommended"] = task.recommended(sampler, plan.candidates)
     return {name: each for name, each in found.items() if not plan.only or name in plan.only}
 
 
@@ -185,7 +188,7 @@ def advance(
             for each in candidates:
                 unit.draw(task, each, SEARCH_SEED, final=False)
         if scores:
-            list(unit.score(task))
+            unit.score(task, search)
         if not all(unit.known.get(name, {}).get("scores") for name in search):
             unit.save()
             continue
@@ -196,11 +199,12 @@ def advance(
             for seed in plan.seeds:
                 for each in chosen:
                     unit.draw(task, each, seed, final=True)
+        report = [[key(each, seed) for each in chosen] for seed in plan.seeds]
         if scores:
-            list(unit.score(task))
+            unit.score(task, chain.from_iterable(report))
         unit.record.setdefault("families", {})[family] = {
             "search": search,
-            "report": [[key(each, seed) for each in chosen] for seed in plan.seeds],
+            "report": report,
         }
         unit.save()
 

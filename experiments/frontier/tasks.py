@@ -53,6 +53,11 @@ class Task(ABC):
     def flow(self) -> tuple[Any, cwdfm.Source, cwdfm.Schedule]:
         """The model, its source and its schedule."""
 
+    @property
+    def given(self) -> Tensor | None:
+        """The tokens [N] that are always given."""
+        return None
+
     @abstractmethod
     def held_out(self) -> Tensor | None:
         """Sequences [B, N] that the model was not trained on, if there are any."""
@@ -188,10 +193,15 @@ class Trained(Task):
 
     trained: Any = None
     data: str | None = None  # its data: a name, or a prepared file
+    autocast: bool = False  # matrix products in bfloat16
 
     @property
     def flow(self) -> tuple[Any, cwdfm.Source, cwdfm.Schedule]:
         return self.trained.model, self.trained.source, self.trained.schedule
+
+    @property
+    def given(self) -> Tensor | None:
+        return torch.arange(self.length) == 0 if self.trained.fix_first else None
 
     def held_out(self) -> Tensor | None:
         if self.data is None:
@@ -200,7 +210,11 @@ class Trained(Task):
         return torch.from_numpy(np.array(valid, dtype=np.int64))
 
     def draw(self, sampler: Sampler, seed: int) -> Samples:
-        found: Samples = cwdfm.generate(self.trained, n=self.samples, seed=seed, **sampler.options)
+        device = next(self.trained.model.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self.autocast):
+            found: Samples = cwdfm.generate(
+                self.trained, n=self.samples, seed=seed, **sampler.options
+            )
         return found
 
     def texts(self, tokens: Tokens) -> list[str]:

@@ -9,6 +9,7 @@ the same number of evaluations.
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,22 @@ def calibration(trained: Any, tokens: Tensor) -> tuple[dict[str, Any], cwdfm.Lea
     """How right draws are expected to be and are, and the fitted weights."""
     flow = (trained.model, trained.source, trained.schedule)
     fitted, held_out = tokens.chunk(2)
-    learned = cwdfm.fit_confidence(*flow, fitted, times=TIMES)
-    heat = cwdfm.fit_temperature(*flow, fitted, times=TIMES).temperature
+    fixed = torch.arange(tokens.shape[1]) == 0 if trained.fix_first else None
+    learned = cwdfm.fit_confidence(*flow, fitted, fixed=fixed, times=TIMES)
+    heat = cwdfm.fit_temperature(*flow, fitted, fixed=fixed, times=TIMES).temperature
+    held_out_at = partial(held_out_predictions, *flow, held_out, fixed, times=TIMES, seed=1)
     own, confidence, right = [], [], []
-    for logits_kV, x_1_k in held_out_predictions(*flow, held_out, TIMES, 1, masked=True):
+    for logits_kV, x_1_k in held_out_at(masked=True):
         p_kV = logits_kV.double().softmax(-1)
         own.append(p_kV.square().sum(-1))
         confidence.append(learned.prediction_score(logits_kV).exp())
         right.append(p_kV.gather(1, x_1_k[:, None])[:, 0])
     truth = torch.cat(right)
     losses = {}
-    everything = not trained.source.marks_noise
     for name, temperature in (("model", 1.0), ("calibrated", heat)):
         found = [
             torch.nn.functional.cross_entropy(logits_kV.double() / temperature, x_1_k)
-            for logits_kV, x_1_k in held_out_predictions(
-                *flow, held_out, TIMES, 1, masked=not everything
-            )
+            for logits_kV, x_1_k in held_out_at(masked=trained.source.marks_noise)
         ]
         losses[name] = float(torch.stack(found).mean())
     row = {

@@ -1,6 +1,5 @@
 """The tables of the recorded studies, one function per record of `results/studies.jsonl.xz`."""
 
-import statistics
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -11,6 +10,7 @@ from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import context_line
 from experiments.cell import weight_label
 from experiments.notes import weights_of
+from experiments.studies import frontier_tables
 from experiments.studies.molecule_tables import (
     best,
     causes,
@@ -133,33 +133,6 @@ def exact_target(record: Record) -> list[Table]:
     return [make_table("Total variation to an exact target", "source, solver", columns, rows)]
 
 
-def frontier(record: Record) -> list[Table]:
-    """Every sampler at every budget: a table of each score."""
-    tables = []
-    for task in dict.fromkeys(row["task"] for row in record["rows"]):
-        rows = [row for row in record["rows"] if row["task"] == task]
-        budgets = sorted({row["budget"] for row in rows})
-        for name in rows[0]["scores"]:
-            counted = name in ("valid", "unique", "novel")
-            digits = 0 if counted else 4 if name == "total variation" else 2
-            arrow = "↑" if counted or name == "entropy" else "↓"
-            found = {}
-            for row in rows:
-                values = row["scores"][name]
-                spread = statistics.stdev(values) if len(values) > 1 else None
-                mean = Value(statistics.fmean(values), spread, digits)
-                found[row["family"], row["budget"]] = mean
-            families = dict.fromkeys(row["family"] for row in rows)
-            lines = [
-                ((family,), [found.get((family, b), Value(None)) for b in budgets])
-                for family in families
-            ]
-            columns = [f"{budget} evaluations {arrow}" for budget in budgets]
-            of = " of 1,024" if counted else ""
-            tables.append(make_table(f"{task}: {name}{of}", "sampler", columns, lines))
-    return tables
-
-
 def context_path(record: Record) -> list[Table]:
     """Algorithm 1 by sequence length."""
     rows = [
@@ -276,7 +249,6 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "text_small_uniform": text_small,
     "run_scatter": run_scatter,
     "exact_target": exact_target,
-    "frontier": frontier,
     "context_path": context_path,
     "sampling_step": sampling_step,
     "elbo_variance": elbo_variance,
@@ -287,4 +259,5 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "chaos_4": chaos,
     "api_calls": api_calls,
     "profile": profile,
+    **frontier_tables.TABLES,
 }

@@ -46,6 +46,28 @@ def test_confidence_is_calibrated_for_an_overconfident_model(mask: bool) -> None
         assert abs(float(fitted[part].mean() - right[part].mean())) < 0.05
 
 
+@pytest.mark.parametrize("mask", [True, False])
+def test_given_tokens_are_neither_noised_nor_measured(mask: bool) -> None:
+    """A model that is wrong only where tokens are given is measured as if it were right."""
+    chain = Chain(correlated_target(3, 3, seed=1), mask)
+    exact, source = model_of(chain), source_of(chain)
+    fixed = torch.tensor([True, False, False])
+
+    def broken(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        assert (x[:, 0] == data[:, 0]).all()
+        return torch.where(fixed[:, None], 9.0 * torch.arange(source.num_tokens), exact(x, t))
+
+    data = torch.from_numpy(chain.data_YN[np.random.default_rng(0).choice(27, 64)])
+    for fit in (cwdfm.fit_confidence, cwdfm.fit_temperature):
+        found = [fit(m, source, SCHEDULE, data, fixed=fixed, times=3) for m in (exact, broken)]
+        assert found[0] == found[1]
+    grids = [
+        cwdfm.jump_your_steps(m, source, SCHEDULE, data, 3, fixed=fixed, resolution=8)
+        for m in (exact, broken)
+    ]
+    assert grids[0].equal(grids[1])
+
+
 def test_logistic_regression_finds_the_coefficients() -> None:
     generator = torch.manual_seed(0)
     logits = torch.randn(20_000, 5, generator=generator) * 3

@@ -7,7 +7,7 @@ import pytest
 import cwdfm
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.cli.sample import main as sample_main
-from cwdfm.recommendation import recommend_for
+from cwdfm.recommendation import RULES, recommend_for
 from cwdfm.sample_file import read_samples
 
 MODELS = ("qm9-mask-small", "qm9-uniform-small")
@@ -38,6 +38,26 @@ def test_budgets_are_used(name: str) -> None:
             cost += groups * chosen.resample.rounds
         assert chosen.steps >= 1
         assert chosen.steps + cost == evaluations
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_faithful_samplers_keep_the_distribution(name: str) -> None:
+    """No lower temperature and no resampling; one token per evaluation as soon as possible."""
+    trained = cwdfm.load(name)
+    for evaluations in (1, 8, 31, 32, 100):
+        chosen = cwdfm.recommend(trained, evaluations, faithful=True)
+        assert chosen.solver.temperature == 1
+        assert chosen.resample is None
+        assert chosen.steps <= evaluations
+    exact = cwdfm.recommend(trained, 32, faithful=True).name
+    assert (exact == "first-hitting") == trained.source.marks_noise
+
+
+def test_rules_begin_with_one_evaluation() -> None:
+    for name, rules in RULES.items():
+        starts = [rule.evaluations for rule in rules]
+        assert starts[0] == 1, name
+        assert starts == sorted(set(starts)), name
 
 
 def test_command(tmp_path: Path) -> None:

@@ -8,6 +8,10 @@ import pytest
 import torch
 
 import cwdfm
+from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.method.flow import Flow
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiT
 from experiments import frontier
 from experiments.frontier.families import Measured, Sampler, families
 from experiments.frontier.tasks import LENGTH, Exact, Molecules, Text
@@ -98,6 +102,42 @@ def test_perplexities_are_compared_at_one_entropy() -> None:
     low = points(2.0, 3.0, steps=1)[1:]  # too little entropy: the nearest candidate
     assert task.choose(low) == [low[0][0]]
     assert task.combine([low[0][1]])["entropy"] == 4.5
+
+
+def test_text_is_scored_by_two_evaluators_in_turns(tmp_path: Path) -> None:
+    """The first evaluator chooses; the second one is added to the reported draws later."""
+    tokenizer = cwdfm.load("qm9-mask-small").tokenizer
+    vocab, paths = tokenizer.vocab_size, [tmp_path / name for name in ("flow", "one", "two")]
+    methods = (Flow(cwdfm.MaskSource(vocab), cwdfm.Linear()), *[Autoregressive(vocab)] * 2)
+    for seed, (path, method) in enumerate(zip(paths, methods, strict=True)):
+        torch.manual_seed(seed)
+        network = DiT(method.network(preset("debug", vocab + 1)))
+        torch.nn.init.normal_(network.readout.weight)
+        cwdfm.Pretrained(network, method, tokenizer, 8).save_pretrained(path)
+    flow, one, two = map(str, paths)
+    words = ["--tasks", "text, flow", "--text-models", flow, "--samples", "6", "--candidates", "2"]
+    words += ["--seeds", "1", "--budgets", "4", "--families", "Euler", "recommended"]
+    words += ["--out", str(tmp_path / "out"), "--eval-models", one]
+    frontier.main(words)
+    first = json.loads((tmp_path / "out" / "frontier.json").read_text())["rows"]
+    frontier.main([*words, two, "--stages", "score"])
+    both = json.loads((tmp_path / "out" / "frontier.json").read_text())["rows"]
+    assert [row["family"] for row in both] == ["Euler", "recommended"]
+    for row, earlier in zip(both, first, strict=True):
+        assert row["samplers"] == earlier["samplers"]
+        assert set(row["scores"]) == set(earlier["scores"]) | {"perplexity 2"}
+        assert row["search"] == earlier["search"]  # scored by the first one alone
+    task = Text("text", True, 8, 6, trained=cwdfm.load(flow), evaluator_names=(one, two))
+    tokens = task.draw(Sampler(cwdfm.Euler(), 4), seed=0).tokens
+    scores = task.score(tokens.numpy(), final=True)
+    for k, name in enumerate((one, two), start=1):
+        start = torch.full((6, 1), vocab)
+        with torch.no_grad():
+            logits = cwdfm.load(name).model(torch.cat([start, tokens[:, :-1]], 1), torch.zeros(6))
+        nats = torch.nn.functional.cross_entropy(
+            logits[..., :vocab].flatten(0, 1).double(), tokens.flatten()
+        )
+        assert scores[f"perplexity {k}"] == pytest.approx(math.exp(nats), rel=1e-4)
 
 
 def test_stages_and_continuation_give_the_same_record(tmp_path: Path) -> None:

@@ -273,7 +273,9 @@ def function_calls() -> dict[str, Call]:
         ),
         "recommend": Call(
             cwdfm.recommend,
-            fields(model=(cwdfm.load("qm9-mask-small"),), evaluations=(4, 32)),
+            fields(
+                model=(cwdfm.load("qm9-mask-small"),), evaluations=(4, 32), faithful=(False, True)
+            ),
             anything,
         ),
         "make_solver": Call(cwdfm.make_solver, fields(name=("neighbor", "euler")), works),
