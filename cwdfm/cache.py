@@ -61,7 +61,7 @@ class Cache:
         return entry.get("value") if isinstance(entry, dict) else None
 
     def put_json(self, key: object, value: Any) -> None:
-        """Store a JSON-serializable result; the key is stored beside it, for inspection."""
+        """Store a JSON-serializable result; the key is stored with it, for inspection."""
         write_json(self._json_path(key), {"key": key, "value": value})
 
     def _json_path(self, key: object) -> Path:

@@ -142,7 +142,7 @@ def exclusive(file: Path, conflict: str) -> Iterator[None]:
     """
     with held(file) if rank() == 0 else nullcontext(True) as acquired:
         if not broadcast(acquired):
-            raise InputError(f"{conflict}; wait for its end, or choose a different output path")
+            raise InputError(f"{conflict}; wait until it ends, or choose a different output path")
         yield
 
 

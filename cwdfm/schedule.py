@@ -152,7 +152,7 @@ def time_grid(
         return torch.linspace(first, 1, steps + 1, dtype=torch.float64)
     begin = float(schedule.kappa(torch.tensor(first, dtype=torch.float64)))
     grid = schedule.inverse(torch.linspace(begin, 1, steps + 1, dtype=torch.float64))
-    grid[0], grid[-1] = first, 1.0  # exact, whatever the rounding of the inverse
+    grid[0], grid[-1] = first, 1.0  # exact, regardless of rounding in the inverse
     return grid
 
 

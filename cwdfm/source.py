@@ -25,7 +25,7 @@ class Source(ABC):
 
     def __post_init__(self) -> None:
         valid = isinstance(self.vocab_size, int) and self.vocab_size >= 2
-        rule = "count the data tokens without the mask, an integer >= 2"
+        rule = "be the number of data tokens without the mask, an integer >= 2"
         require(valid, "vocab_size", rule, self.vocab_size)
 
     @property

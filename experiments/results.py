@@ -8,7 +8,7 @@ A pack `results/NAME.jsonl.xz` holds one record per line, `{"name": ..., "record
 - `studies` holds one record per study of `experiments.studies`.
 - `bench` holds the records of `python -m experiments bench`, oldest first.
 
-The tables derived from these packs are the CSV files beside them (see `experiments.report`).
+The tables derived from these packs are the CSV files next to them (see `experiments.report`).
 """
 
 import json

@@ -87,7 +87,7 @@ class Chunk:
             source, request.shape, request.prompt, request.fixed, device
         )
         if bool(fixed_BN.all()):
-            raise InputError("all positions are fixed: there is nothing to sample; unfix some")
+            raise InputError("all positions are fixed, so there is nothing to sample; free some")
         return cls(torch.where(fixed_BN, prompt_BN, source.mask_id), fixed_BN, index_B)
 
     def split(self, batch_size: int | None) -> list["Chunk"]:

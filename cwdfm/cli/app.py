@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
     gradio = load_extra("gradio", "app")
     if options.host not in LOCAL:
         print(
-            f"note: everybody who can reach {options.host}:{port} can load model folders of this "
+            f"note: anyone who can reach {options.host}:{port} can load model folders of this "
             f"machine and use its processors",
             flush=True,
         )

@@ -108,7 +108,7 @@ def split_smiles(smiles: str) -> list[str]:
 class MoleculeTokenizer(Tokenizer):
     """One id per token, after the special tokens 0 `<pad>`, 1 `<bos>` and 2 `<eos>`.
 
-    Texts are SMILES, whatever the tokens represent. Subclasses define `split` and `join`.
+    Texts are always SMILES. Subclasses define `split` into tokens and `join`.
 
     tokens: the vocabulary without special tokens, in the order of ids; `build` sorts it.
     """

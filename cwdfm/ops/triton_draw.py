@@ -69,7 +69,7 @@ def draw_rows(
             z = tl.where((place >= lead) & (place < end), z, float("-inf"))
         largest = tl.max(z, axis=1)
         # A block of only -inf has mass 0, not NaN. A NaN or +inf among the logits becomes a NaN in
-        # the sums, whatever the maximum is.
+        # the sums, regardless of the maximum.
         shift = tl.where(largest == float("-inf"), 0.0, largest)
         tl.store(top + scratch + block, largest)
         sums = tl.sum(tl.exp2((z - shift[:, None]) * rate), axis=1)
@@ -214,7 +214,7 @@ def head_statistics(
     logits = _logits_tile(hidden, weight, bias, known, column, vocab, WIDTH, BLOCK_WIDTH)
     largest = tl.max(logits, axis=1)
     # A block of only -inf has mass 0, not NaN. A NaN or +inf among the logits becomes a NaN in the
-    # sums, whatever the maximum is.
+    # sums, regardless of the maximum.
     shift = tl.where(largest == float("-inf"), 0.0, largest)
     gap = logits - shift[:, None]
     out = block.to(tl.int64) * rows + row

@@ -1,7 +1,7 @@
 """What published language models with the transformer of Llama and Qwen share.
 
 Their repositories contain code; these readers do not run it. The weights are read into `Decoder`,
-which has masks and caches that the authors' code lacks.
+which has masks and caches that the authors' code does not have.
 """
 
 import re

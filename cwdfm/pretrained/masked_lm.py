@@ -79,7 +79,7 @@ def read_masked_lm(folder: Path, config: dict[str, Any], options: LoadOptions) -
 
 
 def _read_checkpoint(folder: Path, options: LoadOptions) -> nn.Module:
-    """A Lightning checkpoint beside a config.json, as GenMol's; of its moving average if any."""
+    """A Lightning checkpoint with a config.json, such as GenMol's: its moving average, if any."""
     transformers = load_extra("transformers", "text")
     config = transformers.AutoConfig.from_pretrained(str(folder))
     network: nn.Module = transformers.AutoModelForMaskedLM.from_config(config)

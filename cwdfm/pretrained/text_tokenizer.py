@@ -61,7 +61,7 @@ def find_mask(config: Mapping[str, Any], tokenizer: Any) -> int:
         )
     if named is not None and own is not None and named != own:
         raise InputError(
-            f"the mask id is {named} by config.json and {own} by the tokenizer; correct the wrong "
+            f"the mask id is {named} in config.json and {own} in the tokenizer; correct the wrong "
             f"one (mask_token_id or mask_token)"
         )
     found: Any = own if named is None else named

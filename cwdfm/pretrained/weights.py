@@ -45,7 +45,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     check_fields(index.name, content, weight_map=dict)
     names = sorted({str(file) for file in content["weight_map"].values()})
     if wrong := [name for name in names if Path(name).name != name]:
-        raise InputError(f"{index} names {wrong[0]!r:.80}, which is not a file beside it")
+        raise InputError(f"{index} names {wrong[0]!r:.80}, which is not in the same folder")
     weights = {name: x for file in names for name, x in read_tensors(index.parent / file).items()}
     return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
 
@@ -60,7 +60,7 @@ def check_weights(expected: Mapping[str, tuple[int, ...]], weights: Mapping[str,
         raise ValueError(
             f"{len(wrong)} weights differ: {len(missing)} are missing ({_some(missing)}), "
             f"{len(extra)} are unexpected ({_some(extra)}); {first} has shape "
-            f"{found.get(first, 'missing')}, and {expected.get(first, 'none')} by config.json"
+            f"{found.get(first, 'missing')}, but {expected.get(first, 'none')} in config.json"
         )
     if wrong := [name for name, x in weights.items() if not x.is_floating_point()]:
         raise ValueError(f"{wrong[0]} has dtype {weights[wrong[0]].dtype}, which is not floating")

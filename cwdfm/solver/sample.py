@@ -268,7 +268,7 @@ def batches(count: int, batch_size: int | None, device: torch.device) -> tuple[T
 
 
 class ScaledProgress:
-    """Reports progress in units of the requested steps, whatever the sampler's own unit is."""
+    """Reports progress in units of the requested steps, regardless of the sampler's own unit."""
 
     def __init__(self, progress: Progress | None, batch: int, steps: int, total: int) -> None:
         self.progress, self.batch, self.steps, self.total = progress, batch, steps, total

@@ -117,7 +117,7 @@ def _order(setting: Record) -> tuple[Any, ...]:
 def best(title: str, thresholds: Sequence[int], record: Record) -> list[Table]:
     """For each model and threshold of valid molecules, the sampler with the most novel ones.
 
-    Rejection is applied afterwards here: the share beside a threshold of plausibility is kept.
+    Rejection is applied afterwards here: only samples above a threshold of plausibility are kept.
     Evaluations count the rejected samples too.
     """
     options = []

@@ -73,7 +73,7 @@ def _check_text(files: TextFiles) -> None:
     lines = replace(files, unit="lines").documents(None, None)
     with suppress(NotInstalled):  # the task itself reports it
         if not any(line.text.strip() for line in lines):
-            raise InputError(f"{files.name} is blank; choose a different corpus")
+            raise InputError(f"{files.name} contains no text; choose a different corpus")
 
 
 def _check_molecules(file: SmilesFile, length: int | None) -> None:

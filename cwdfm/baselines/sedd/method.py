@@ -68,8 +68,8 @@ class SEDD(Method):
             refuse_solver(self, solver, ALLOWED, REASON)
         if not set(request.banned_tokens) < set(range(self.vocab_size)):
             raise InputError(
-                f"banned_tokens must contain some of the data tokens 0..{self.vocab_size - 1}, and "
-                f"not all of them, got {request.banned_tokens}"
+                f"banned_tokens must contain some, but not all, of the data tokens "
+                f"0..{self.vocab_size - 1}, got {request.banned_tokens}"
             )
         graph, noise = self.forward_graph, self.noise_process
         chain = ReverseChain(rule, graph, noise, request.banned_tokens)
