@@ -21,7 +21,6 @@ from cwdfm.data.readers import file_type
 from cwdfm.data.smiles import REPRESENTATIONS, MoleculeTokenizer, SmilesTokenizer
 from cwdfm.data.standardize import KEEP, Standardize
 from cwdfm.data.text.corpora import CORPORA, find_corpus
-from cwdfm.data.text.corpus import Corpus
 from cwdfm.data.text.fast_tokenizer import GPT2_SHA256, FastTokenizer, find_tokenizer
 from cwdfm.data.text.files import Unit, is_text
 from cwdfm.data.text.prepared import (
@@ -115,45 +114,21 @@ def load(
     if cache not in (True, False, "read"):
         raise InputError(f"cache must be True, False or 'read', got {describe(cache)}")
     path, name = Path(name_or_path), str(name_or_path)
-    hub: dict[str, Any] = {"folder": folder, "streaming": streaming}
-    cut: dict[str, Any] = {"length": length, "limit": limit}
-    split_seed = SEED if seed is None else seed
-    if documents is None and isinstance(tokenizer, RowTokenizer) and name not in CORPORA:
-        documents = None if is_prepared(path) else "rows"
-    of_molecules: dict[str, Any] = {"representation": representation, "standardize": standardize}
     if representation is not None:
         check_choice("representation", representation, tuple(REPRESENTATIONS))
-    if not reads_text(name, tokenizer, documents, representation):
-        reason = f"for text, but {name!r} is read as molecules (.txt is text with a text tokenizer)"
-        reject_options(reason, part=part, documents=documents, **hub)
-        if path.suffix == ".npz":
-            requested = {**cut, "seed": seed, "column": column}
-            requested["standardize"] = standardize and standardize.to_json()
-            data = check_prepared(TokenData.load(path), path, tokenizer, requested)
-            data = check_representation(data, path, representation)
-            return with_columns(data, condition, workers=workers, progress=progress)
-        dataset = find_molecules(name, column)
-        return load_molecules(
-            dataset,
-            tokenizer,
-            cache,
-            progress,
-            seed=split_seed,
-            condition=condition,
-            workers=workers,
-            **cut,
-            **of_molecules,
-        )
-    of_molecules["condition"] = " ".join(condition) or None
-    reject_options(f"for molecules, but {name!r} is read as text", **of_molecules)
-    if is_prepared(path):
-        reason = f"for raw text, but {path} is already prepared"
-        reject_options(reason, column=column, documents=documents, **hub)
-        requested = {**cut, "seed": seed, "part": part}
-        return check_prepared(open_prepared(path), path, tokenizer, requested)
-    corpus = find_corpus(name, column=column, documents=documents, **hub)
-    how = {"workers": workers, "progress": progress}
-    return load_text(corpus, tokenizer, cache, how, part=part, seed=split_seed, **cut)
+    if documents is None and isinstance(tokenizer, RowTokenizer):
+        documents = None if name in CORPORA or is_prepared(path) else "rows"
+    text: dict[str, Any] = {"documents": documents, "folder": folder, "streaming": streaming}
+    molecules: dict[str, Any] = {"representation": representation, "standardize": standardize}
+    both: dict[str, Any] = {"length": length, "limit": limit, "seed": seed, "column": column}
+    how: dict[str, Any] = {"workers": workers, "progress": progress}
+    if reads_text(name, tokenizer, documents, representation):
+        reason = f"for molecules, but {name!r} is read as text"
+        reject_options(reason, **molecules, condition=" ".join(condition) or None)
+        return _load_text(name, tokenizer, cache, how, part=part, **both, **text)
+    reason = f"for text, but {name!r} is read as molecules (.txt is text with a text tokenizer)"
+    reject_options(reason, part=part, **text)
+    return _load_molecules(name, tokenizer, cache, how, condition, **both, **molecules)
 
 
 def reads_text(
@@ -213,22 +188,32 @@ def find_molecules(name: str, column: str | None) -> Molecules:
     return SmilesFile.of(Path(name), column)
 
 
-def load_molecules(
-    dataset: Molecules,
+def _load_molecules(
+    name: str,
     tokenizer: Tokenizer | str | None,
     cache: CacheMode,
-    progress: Callable[[int], object] | None,
+    how: dict[str, Any],
+    condition: Sequence[str],
     *,
     length: int | None,
     limit: int | None,
-    seed: int,
-    representation: Representation | None = None,
-    standardize: Standardize | None = None,
-    condition: Sequence[str] = (),
-    workers: int = 1,
+    seed: int | None,
+    column: str | None,
+    representation: Representation | None,
+    standardize: Standardize | None,
 ) -> TokenData:
-    """Prepare a molecule dataset, or read it from the cache."""
-    length = dataset.length if length is None else length
+    """Prepare a molecule dataset, or read it from a file or the cache.
+
+    how: `workers` and `progress`, which do not affect the result.
+    """
+    path = Path(name)
+    if path.suffix == ".npz":
+        requested = {"length": length, "limit": limit, "seed": seed, "column": column}
+        requested["standardize"] = standardize and standardize.to_json()
+        requested["representation"] = representation
+        return with_columns(_open(path, tokenizer, requested), condition, **how)
+    dataset = find_molecules(name, column)
+    length, seed = dataset.length if length is None else length, SEED if seed is None else seed
     check_integer("length", length, 3, MAX_SMILES_LENGTH)
     check_integer("seed", seed, 0)
     if limit is not None:
@@ -246,47 +231,53 @@ def load_molecules(
         )
     cut: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
     cut |= {"representation": kind, "standardize": standardize or KEEP, "condition": condition}
-    how: dict[str, Any] = {"tokenizer": tokenizer, "workers": workers, "progress": progress}
-    make = partial(dataset.prepare, **cut, **how)
+    make = partial(dataset.prepare, **cut, tokenizer=tokenizer, **how)
     if not cache:
         return make()
     own = dataset.tokens if kind is SmilesTokenizer else None
     vocabulary = tokenizer.tokens if tokenizer is not None else own
     key = {"format": FORMAT, "key": [dataset.name, dataset.source(**cut), vocabulary]}
-    path = Cache(cache_folder()).path(dataset.name, key, ".npz")
-    if cache == "read" and not path.exists():
+    entry = Cache(cache_folder()).path(dataset.name, key, ".npz")
+    if cache == "read" and not entry.exists():
         return make()
-    return cached(path, make, read=TokenData.load, write=TokenData.save)
+    return cached(entry, make, read=TokenData.load, write=TokenData.save)
 
 
-def load_text(
-    corpus: Corpus,
+def _load_text(
+    name: str,
     tokenizer: Tokenizer | str | None,
     cache: CacheMode,
     how: dict[str, Any],
     *,
     length: int | None,
+    limit: int | None,
+    seed: int | None,
+    column: str | None,
+    part: str | None,
     **options: Any,
 ) -> TokenData:
-    """Prepare a corpus in the cache folder, or open it from there.
+    """Prepare a corpus in the cache folder, or open prepared text.
 
-    how: `workers` and `progress` of `prepare`, which do not affect the result.
-    options: `part`, `limit` and `seed`.
+    how: `workers` and `progress`, which do not affect the result.
+    options: `documents`, `folder` and `streaming` of `find_corpus`.
     """
+    if is_prepared(path := Path(name)):
+        reason = f"for raw text, but {path} is already prepared"
+        reject_options(reason, column=column, **options)
+        requested = {"length": length, "limit": limit, "seed": seed, "part": part}
+        return _open(path, tokenizer, requested)
+    corpus = find_corpus(name, column=column, **options)
     tokenizer = corpus.tokenizer if tokenizer is None else tokenizer
     if isinstance(tokenizer, str) and tokenizer != "chars":
         tokenizer = find_tokenizer(tokenizer)
     if not isinstance(tokenizer, TextTokenizer | str):
         expected = "a text tokenizer such as 'gpt2', 'bytes', 'chars' or a path"
         raise _wrong_tokenizer(corpus.name, tokenizer, f"text, which requires {expected}")
-    if length is None:
-        length = default_length(corpus, tokenizer, options["part"], options["limit"])
-
-    def make(out: Path) -> TokenData:
-        return prepare(corpus, tokenizer, length, out, **how, **options)
-
+    cut: dict[str, Any] = {"part": part, "limit": limit, "seed": SEED if seed is None else seed}
+    length = default_length(corpus, tokenizer, part, limit) if length is None else length
+    make = partial(prepare, corpus, tokenizer, length, **how, **cut)
     if cache:
-        key = text_source(corpus, tokenizer, length, **options)
+        key = text_source(corpus, tokenizer, length, **cut)
         entry = Cache(cache_folder()).path(corpus.name, key)
         if cache != "read" or is_prepared(entry):
             return make(entry)
@@ -294,11 +285,12 @@ def load_text(
         return make(Path(folder) / corpus.name)  # the mapping keeps the deleted files alive
 
 
-def check_prepared(
-    data: TokenData, path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, Any]
-) -> TokenData:
-    """Return prepared data; InputError if a requested option, unless None, contradicts them."""
+def _open(path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, Any]) -> TokenData:
+    """Open prepared data; InputError if a requested option, unless None, contradicts them."""
+    data = TokenData.load(path) if path.suffix == ".npz" else open_prepared(path)
     has = {name: data.source.get(name) for name in requested}
+    if "representation" in requested:
+        has["representation"] = data.tokenizer.kind
     wrong = [name for name, value in requested.items() if value is not None and value != has[name]]
     reasons = [f"with {name}={has[name]!r}, requested was {requested[name]!r}" for name in wrong]
     values = [f"`{name}={has[name]}`" for name in wrong]
@@ -315,17 +307,6 @@ def check_prepared(
             f"{path} was prepared {', and '.join(reasons)}; {advice}give the raw data, or prepare "
             f"the data again with the requested values",
             fields=(*requested, "tokenizer") if isinstance(tokenizer, str) else tuple(requested),
-        )
-    return data
-
-
-def check_representation(data: TokenData, path: Path, requested: str | None) -> TokenData:
-    """Return prepared data; InputError if their representation is not the requested one."""
-    if requested not in (None, data.tokenizer.kind):
-        raise InputError(
-            f"{path} was prepared with the representation {data.tokenizer.kind!r}, requested was "
-            f"{requested!r}; omit it, or prepare the raw data again",
-            fields=("representation",),
         )
     return data
 

@@ -4,9 +4,8 @@ Shapes: R sequences, B sequences per batch, N length, n <= N length of a prefix.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from cwdfm.data import CORPORA, TokenData, is_prepared
 from cwdfm.data import load as load_data
 from cwdfm.data.text.pack import held_out_padding
 from cwdfm.errors import InputError, check_integer, check_mask, check_strings, describe
-from cwdfm.likelihood.bound import Bound, NegativeLogLikelihood
+from cwdfm.likelihood.bound import NegativeLogLikelihood
 from cwdfm.method import Method
 from cwdfm.method.flow import flow_of
 from cwdfm.metrics.folds import ratio
@@ -174,33 +173,18 @@ def dataset_likelihood(
     check_integer("limit", len(sequences) if limit is None else limit)
     fixed_N = torch.zeros(sequences.shape[1], dtype=torch.bool) if fixed is None else fixed
     check_mask("fixed", fixed_N, (sequences.shape[1],))
-    fixed_N = fixed_N.cpu()
     count = min(len(sequences), limit or len(sequences))
     index_R = torch.arange(count) * len(sequences) // count
-    padded, pad_count = padding or (-1, 0)
-    full, short = (index_R != padded).nonzero()[:, 0], (index_R == padded).nonzero()[:, 0]
-    terms = [(place_B, fixed_N) for place_B in full.split(batch_size)]
-    terms += [(short, given_n) for given_n in without_padding(method, fixed_N, pad_count)]
     device = model_device(model) or torch.device("cpu")
-    likelihood: Callable[..., Bound] = method.likelihood
-    if weight is not None:
-        likelihood = partial(likelihood, weight=weight)
+    options: dict[str, Any] = {"seed": seed, "draws": draws, "batch_size": batch_size}
+    options |= {} if weight is None else {"weight": weight}
     nats_R, tokens_R = torch.zeros(2, count, dtype=torch.float64)
     variance = 0.0
-    for place_B, given_n in terms:
-        if not len(place_B):
-            continue
+    for place_B, given_n in _terms(method, index_R, fixed_N.cpu(), padding, batch_size):
         index_B = index_R[place_B]
         x_1 = _read(sequences, index_B)[:, : len(given_n)].to(device)
-        bound = likelihood(
-            model,
-            x_1,
-            seed=seed,
-            draws=draws,
-            fixed=given_n.to(device).expand(x_1.shape),
-            index=index_B.to(device),
-            batch_size=batch_size,
-        )
+        given_Bn = given_n.to(device).expand(x_1.shape)
+        bound = method.likelihood(model, x_1, fixed=given_Bn, index=index_B.to(device), **options)
         nats_R[place_B] += bound.nats_B.cpu()
         tokens_R[place_B] += int((~given_n).sum())
         variance += (bound.standard_error * bound.tokens) ** 2
@@ -217,6 +201,21 @@ def dataset_likelihood(
         seed=seed,
         exact=method.exact,
     )
+
+
+def _terms(
+    method: Method,
+    index_R: Tensor,
+    fixed_N: Tensor,
+    padding: tuple[int, int] | None,
+    batch_size: int,
+) -> list[tuple[Tensor, Tensor]]:
+    """(places [B] in index_R, given tokens [n]) of the batches whose likelihoods are added."""
+    padded, pad_count = padding or (-1, 0)
+    full, short = (index_R != padded).nonzero()[:, 0], (index_R == padded).nonzero()[:, 0]
+    terms = [(place_B, fixed_N) for place_B in full.split(batch_size)]
+    terms += [(short, given_n) for given_n in without_padding(method, fixed_N, pad_count)]
+    return [(place_B, given_n) for place_B, given_n in terms if len(place_B)]
 
 
 def _check_sequences(sequences: Tensor | NDArray[Any]) -> None:

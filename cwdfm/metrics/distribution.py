@@ -17,9 +17,10 @@ name of the data, as in `FCD/Test`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,53 +88,78 @@ def distribution_scores(
             scores[name] = len(set(found.smiles[:k])) / k, None  # resampling would add duplicates
     if not n:
         return DistributionScores(scores, found.properties)
-    # Every metric is a function of how often each molecule counts: once, and as often as it is
-    # drawn in each replicate.
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), replicates)
-    weights_BN = np.concatenate([np.ones((1, n), drawn.dtype), drawn])
-
-    def estimate(of: Callable[[NDArray[Any]], float]) -> Estimate:
-        value, *others = (of(weights_N) for weights_N in weights_BN)
-        return value, float(np.std(others, ddof=1))
-
-    def mean(values_N: NDArray[Any]) -> Estimate:
-        return estimate(lambda weights_N: float(np.average(values_N, weights=weights_N)))
-
-    def compare(name: str, fingerprints: NDArray[np.uint64]) -> list[NDArray[np.float64]]:
-        parts = []
-        for start in range(0, n, _COMPARED):
-            rows = found.fingerprints[start : start + _COMPARED]
-            parts.append(similarities(rows, fingerprints, workers))
-            progress(f"comparing with {name}", start + len(rows), n)
-        return [np.concatenate(part) for part in zip(*parts, strict=True)]
-
+    bootstrap = _Bootstrap.of(n, replicates, seed)
+    compare = partial(_similarities, found.fingerprints, workers=workers, progress=progress)
     if n > 1:
         x_ND = activations(found.smiles, lambda done: progress("ChemNet", done, n))
-        moments = [Moments.of(x_ND, weights_N) for weights_N in weights_BN]
+        moments = [Moments.of(x_ND, weights_N) for weights_N in bootstrap.weights]
         for name, reference in references.items():
-            value, *others = (reference.moments.distance(each) for each in moments)
-            scores[f"FCD/{name}"] = value, float(np.std(others, ddof=1))
+            scores[f"FCD/{name}"] = _estimate(map(reference.moments.distance, moments))
     for name, reference in references.items():
-        scores[f"SNN/{name}"] = mean(compare(name, reference.fingerprints)[0])
+        nearest_N, _, _ = compare(reference.fingerprints, name)
+        scores[f"SNN/{name}"] = bootstrap.mean(nearest_N)
         for metric, ours, theirs in (
             ("Frag", found.fragments, reference.fragments),
             ("Scaf", found.scaffolds, reference.scaffolds),
         ):
             if ours.names and theirs:
-                scores[f"{metric}/{name}"] = estimate(_cosine(ours, theirs))
-    _, mean_N, square_N = compare("each other", found.fingerprints)
+                scores[f"{metric}/{name}"] = bootstrap.estimate(_cosine(ours, theirs))
+    _, mean_N, square_N = compare(found.fingerprints, "each other")
     for name, values_N in (("IntDiv", mean_N), ("IntDiv2", square_N)):
-        similarity, error = mean(values_N)
+        similarity, error = bootstrap.mean(values_N)
         # Each molecule occurs on both sides of the pairs, which doubles its influence.
         scores[name] = 1 - similarity, error and 2 * error
-    scores["filters"] = mean(found.passes)
+    scores["filters"] = bootstrap.mean(found.passes)
     for name, reference in references.items():
         for key, values_N in found.properties.items():
             distance = _wasserstein(values_N, reference.properties[key])
-            scores[f"{key}/{name}"] = estimate(distance)
+            scores[f"{key}/{name}"] = bootstrap.estimate(distance)
     if training is not None:
         scores["novelty"] = _share(len(distinct - training), len(distinct))
     return DistributionScores(scores, found.properties)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bootstrap:
+    """How often each of n molecules counts: once, and as often as it is drawn in each replicate."""
+
+    weights: NDArray[np.int64]  # [1 + replicates, n]
+
+    @classmethod
+    def of(cls, n: int, replicates: int, seed: int) -> Self:
+        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), replicates)
+        return cls(np.concatenate([np.ones((1, n), drawn.dtype), drawn]))
+
+    def estimate(self, of: Callable[[NDArray[Any]], float]) -> Estimate:
+        """A function of the weights [n]."""
+        return _estimate(map(of, self.weights))
+
+    def mean(self, values_N: NDArray[Any]) -> Estimate:
+        """The mean of one value per molecule."""
+        return self.estimate(lambda weights_N: float(np.average(values_N, weights=weights_N)))
+
+
+def _estimate(values: Iterable[float]) -> Estimate:
+    """The first value, and the standard deviation of the others."""
+    value, *others = values
+    return value, float(np.std(others, ddof=1))
+
+
+def _similarities(
+    ours: NDArray[np.uint64],
+    theirs: NDArray[np.uint64],
+    name: str,
+    *,
+    workers: int,
+    progress: Progress,
+) -> list[NDArray[np.float64]]:
+    """The largest, mean and root mean square similarity [n] of our fingerprints to theirs."""
+    parts = []
+    for start in range(0, len(ours), _COMPARED):
+        rows = ours[start : start + _COMPARED]
+        parts.append(similarities(rows, theirs, workers))
+        progress(f"comparing with {name}", start + len(rows), len(ours))
+    return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
 
 def _share(count: int, total: int) -> Estimate:

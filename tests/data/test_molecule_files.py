@@ -151,7 +151,7 @@ def test_selfies_are_read_back_as_the_same_molecules(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="models of SMILES"):
         data.tokenizer.encode_template("C[3]")
     data.save(tmp_path / "a.npz")
-    with pytest.raises(InputError, match="representation 'selfies', requested was 'smiles'"):
+    with pytest.raises(InputError, match="representation='selfies', requested was 'smiles'"):
         load(tmp_path / "a.npz", representation="smiles")
     with pytest.raises(InputError, match="differs from that of the tokenizer, 'selfies'"):
         load(tmp_path / "a.smi", tokenizer=data.tokenizer, representation="smiles", cache=False)
