@@ -7,7 +7,7 @@ config if it has options of its own.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cwdfm.baselines.autoregressive import LeftToRight
 from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
@@ -31,15 +31,6 @@ from cwdfm.solver import (
 from cwdfm.weight import Entropy, EntropyInverse, Neighbor, NeighborShare, Weight
 from cwdfm.weight.neighbor import WindowBoundary
 
-Weighted = Literal["neighbor", "entropy", "neighbor-counted", "entropy-counted"]
-Printed = Literal["neighbor-share", "entropy-inverse"]  # the weights as printed in the paper
-Unmasking = Literal["first-hitting", "confidence", "margin", "low-entropy", "entropy-bound"]
-Commits = Literal["threshold", "klass", "path-planning"]
-Corrected = Literal["remask", "gibbs"]
-TwoStages = Literal["theta-trapezoidal", "theta-rk2"]
-Baseline = Literal["left-to-right", "analytic", "score-euler"]
-Flows = Literal["euler", "ancestral", Weighted, Printed, Unmasking, Commits, Corrected, TwoStages]
-Name = Literal["auto", Flows, Baseline]
 Hazard = Literal["euler", "integrated"]
 POWER = 0.5  # default exponent of the corrector
 
@@ -217,6 +208,12 @@ SOLVERS: dict[str, NamedSolver] = {
     "analytic": NamedSolver(SolverConfig, lambda _: Analytic()),
     "score-euler": NamedSolver(SolverConfig, lambda _: ScoreEuler()),
 }
+
+
+if TYPE_CHECKING:
+    Name = str
+else:
+    Name = Literal["auto", *SOLVERS]  # the choices of the command line
 
 
 def build_solver(name: str, config: SolverConfig) -> Any:

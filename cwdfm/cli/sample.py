@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -41,7 +41,7 @@ from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, PartialSamples, SampleFile, read_samples, write_samples
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver.recording import Recording, check_record
-from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, Name, build_solver
+from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, build_solver
 from cwdfm.trained import auto_batch_size, prompt_tokens
 
 RECORDED = 8  # samples in a recording, fewer if they would have more steps x tokens than this
@@ -219,7 +219,7 @@ def make_job(
 
 def default_solver(options: Options, method: Method, given: Collection[str]) -> Options:
     """Replace --solver auto by the method's default solver."""
-    name, chosen = cast(Name, method.default_solver), options.solver_options
+    name, chosen = method.default_solver, options.solver_options
     config = SOLVERS[name].config
     names = {field.name for field in fields(config)}
     for option in (field.name for field in fields(chosen)):

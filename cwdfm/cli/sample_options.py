@@ -4,7 +4,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from cwdfm.cli.options import (
     by_flags,
@@ -197,7 +197,7 @@ def recommended(options: Options, method: Method, length: int, given: Collection
     config = SOLVERS[chosen.name].config(**dict(chosen.settings) | own)
     options = replace(
         options,
-        solver=cast(Name, chosen.name),
+        solver=chosen.name,
         solver_options=config,
         steps=chosen.steps,
         grid=chosen.grid,
