@@ -52,9 +52,8 @@ MASK_NOTE = (
 class Shared:
     """Options of both analyses."""
 
-    # MODEL, positional: a bundled model (qm9-uniform-small, qm9-mask-small,
-    # moses-uniform-small, novels-small),
-    # or the folder of a model, a run or a checkpoint.
+    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
+    # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
     model: str
     out: Path  # output folder
     # The class of a network that is not of cwdfm, as package.module:Class. It runs that code.

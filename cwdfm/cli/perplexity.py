@@ -37,8 +37,7 @@ class Options:
     """
 
     # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
-    # moses-uniform-small, novels-small),
-    # or the folder of a model, a run or a checkpoint.
+    # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
     model: str
     # Names of datasets or corpora, files, or prepared folders; - is standard input.
     data: tuple[str, ...]

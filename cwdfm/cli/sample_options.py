@@ -48,8 +48,7 @@ class Options:
     """
 
     # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
-    # moses-uniform-small, novels-small),
-    # or the folder of a model, a run or a checkpoint.
+    # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
     model: str
     # .jsonl (tokens, text, provenance) or .csv; for molecules also .smi or .txt. - is standard
     # output: one molecule per line, or JSON lines for text.

@@ -52,10 +52,6 @@ class EpochStream:
         chosen = torch.from_numpy(self.rows[row_B.numpy()].astype(np.int64))
         return chosen.to(self.device, non_blocking=True)
 
-    def at_positions(self, position_B: Tensor) -> Tensor:
-        """The rows [B, N] at ascending positions [B] of the stream."""
-        return self.at(self.numbers(position_B))
-
     def numbers(self, position_B: Tensor) -> Tensor:
         """The row numbers [B] at ascending positions [B] of the stream."""
         row_B = torch.empty_like(position_B)

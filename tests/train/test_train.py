@@ -215,7 +215,8 @@ def test_data_subset_depends_on_the_seed(tmp_path: Path) -> None:
     assert set(few) < set(more)
     assert set(other) != set(more)
     assert list(more) == sorted(more)  # in the data's order
-    first = EpochStream(rows, 0, torch.device("cpu")).at_positions(torch.arange(20))
+    stream = EpochStream(rows, 0, torch.device("cpu"))
+    first = stream.at(stream.numbers(torch.arange(20)))
     assert set(first[:, 0].tolist()) != set(more)  # not the first rows of a full epoch
     assert subset(rows, 0, 0) is rows
     assert len(make_run(tmp_path, recipe(train_rows=20)).train_rows) == 20
@@ -238,7 +239,7 @@ def test_large_data_are_not_copied_to_the_device(monkeypatch: pytest.MonkeyPatch
     small = EpochStream(rows, 3, torch.device("cpu"))
     monkeypatch.setattr("cwdfm.train.batches.MAX_DEVICE_BYTES", 0)
     large = EpochStream(rows, 3, torch.device("cpu"))
-    assert torch.equal(small.at_positions(places), large.at_positions(places))
+    assert torch.equal(small.at(small.numbers(places)), large.at(large.numbers(places)))
 
 
 def test_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_fixed_first_token_is_neither_corrupted_nor_counted(
     tmp_path: Path, fix_first: bool
 ) -> None:
     run = stirred(tmp_path, source="mask", fix_first=fix_first, dropout=0.0)
-    x_1 = run.train_rows.at_positions(torch.arange(16))
+    x_1 = run.train_rows.at(run.train_rows.numbers(torch.arange(16)))
     batch = run.training_batch(run.objective, 0, 0)
     masked = batch.x == VOCAB
     assert torch.equal(batch.x[~masked], x_1[~masked])
@@ -142,7 +142,7 @@ def test_epochs_are_independent_uniform_permutations() -> None:
     """
     pairs = 3_000
     rows = EpochStream(np.arange(3)[:, None], 0, torch.device("cpu"))
-    seen = torch.cat([rows.at_positions(place) for place in torch.arange(6 * pairs).split(90)])
+    seen = torch.cat([rows.at(rows.numbers(place)) for place in torch.arange(6 * pairs).split(90)])
     counts = histogram(seen.view(pairs, 6), 3)
     first, second = np.divmod(np.arange(3**6), 27)
     orders = [5, 7, 11, 15, 19, 21]  # 012, 021, 102, 120, 201, 210 to base 3
