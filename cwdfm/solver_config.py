@@ -129,13 +129,17 @@ class EulerConfig(_HazardConfig):
 
 
 @dataclass(frozen=True)
-class NeighborCountedConfig(_HazardConfig):
-    """The neighbor solver with as many jumps per step as Euler."""
-
+class _WindowConfig(_HazardConfig):
     radius: int = 1  # radius of the neighborhood, in tokens
-    scale: float = 4.0  # log-weight of each revealed neighbor
     # Windows at the ends wrap around (circular) or are cut. auto cuts them with a prompt or bd3lm.
     boundary: WindowBoundary = "auto"
+
+
+@dataclass(frozen=True)
+class NeighborCountedConfig(_WindowConfig):
+    """The neighbor solver with as many jumps per step as Euler."""
+
+    scale: float = 4.0  # log-weight of each revealed neighbor
 
     def weight(self) -> Neighbor:
         """The context weight."""
@@ -160,12 +164,8 @@ class EntropyConfig(EntropyCountedConfig, EulerConfig):
 
 
 @dataclass(frozen=True)
-class NeighborShareConfig(EulerConfig):
+class NeighborShareConfig(_WindowConfig, EulerConfig):
     """The weight n as printed in the paper: the fraction of revealed neighbors."""
-
-    radius: int = 1  # radius of the neighborhood, in tokens
-    # Windows at the ends wrap around (circular) or are cut. auto cuts them with a prompt or bd3lm.
-    boundary: WindowBoundary = "auto"
 
 
 class NamedSolver(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, check_instance, is_number
+from cwdfm.errors import InputError, check_choice, check_instance, is_number, require
 from cwdfm.model.leave_one_out import evidence
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import State
@@ -167,8 +167,8 @@ class Remask(Correction):
 
     def __post_init__(self) -> None:
         check_choice("rule", self.rule, ("cap", "rescale", "confidence"))
-        if not is_number(self.eta) or not 0 <= self.eta <= 1:
-            raise InputError(f"eta must be a number from 0 to 1, got {self.eta!r}", fields=("eta",))
+        valid = is_number(self.eta) and 0 <= self.eta <= 1
+        require(valid, "eta", "be a number from 0 to 1", self.eta)
         if self.loop is not None:
             valid = isinstance(self.loop, tuple) and len(self.loop) == 3
             if not valid or not (0 < self.loop[0] < self.loop[1] < 1 and 0 < self.loop[2] < 1):

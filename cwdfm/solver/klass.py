@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cwdfm.errors import InputError, check_integer, is_number
+from cwdfm.errors import check_integer, is_number, require
 from cwdfm.model.positions import Positions
 from cwdfm.ops.random import Purpose
 from cwdfm.solver.base import DrawOptions, Info, State
@@ -37,8 +37,7 @@ class KLASS(DrawOptions, StepSolver):
         super().__post_init__()
         check_probability("threshold", self.threshold)
         check_integer("history", self.history)
-        if not is_number(self.kl) or not self.kl >= 0:
-            raise InputError(f"kl must be a number >= 0, in nats, got {self.kl!r}", fields=("kl",))
+        require(is_number(self.kl) and self.kl >= 0, "kl", "be a number >= 0, in nats", self.kl)
 
     def take(self, step: Step) -> tuple[State, Info]:
         state, masked_BN = step.state, masked_positions(self, step)

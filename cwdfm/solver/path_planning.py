@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, is_number
+from cwdfm.errors import is_number, require
 from cwdfm.model.positions import Positions
 from cwdfm.solver.base import DrawOptions, Info, State
 from cwdfm.solver.step import Step, StepSolver
@@ -37,8 +37,7 @@ class PathPlanning(DrawOptions, StepSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not is_number(self.eta) or not self.eta >= 0:
-            raise InputError(f"eta must be a number >= 0, got {self.eta!r}", fields=("eta",))
+        require(is_number(self.eta) and self.eta >= 0, "eta", "be a number >= 0", self.eta)
 
     def take(self, step: Step) -> tuple[State, Info]:
         state, masked_BN, mask_id = step.state, masked_positions(self, step), step.source.vocab_size
