@@ -81,7 +81,8 @@ def check_names(data: str, names: Sequence[str], columns: list[str]) -> None:
                 fields=("condition",),
             )
     if len({name.lower() for name in names}) < len(names):
-        raise InputError(f"condition={' '.join(names)!r} repeats a name", fields=("condition",))
+        message = f"condition={' '.join(names)!r} names a column twice"
+        raise InputError(message, fields=("condition",))
 
 
 def _property(name: str | None, smiles: str) -> float:
