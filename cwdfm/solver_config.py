@@ -2,7 +2,7 @@
 
 A name stands for a config, a frozen dataclass whose fields are exactly the options of that solver,
 and a function that builds the solver from it. To add a solver, add a line to `SOLVERS`, and a
-config if it has options of its own.
+config if it has its own options.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ def main() -> None:
     if arguments[0] not in COMMANDS:
         fail(f"unknown command {arguments[0]!r}; choose from {', '.join(COMMANDS)}")
     command, _ = COMMANDS[arguments[0]]
-    if arguments[:2] == ["run", "frontier"]:  # a study with options of its own
+    if arguments[:2] == ["run", "frontier"]:  # a study with its own options
         command, arguments = frontier.main, arguments[1:]
     with exit_on_error(resumable=True):
         command(arguments[1:])

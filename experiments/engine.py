@@ -56,7 +56,7 @@ def unfinished(store: Store, tasks: Iterable[Task]) -> list[Task]:
     """The tasks that have to run, in topological order.
 
     A finished task is among them only if its outputs were deleted and an unfinished task needs
-    them, as in a folder of which only the results were kept.
+    them, as in a folder in which only the results were kept.
     """
     order = in_order(tasks)
     found: set[Task] = set()

@@ -83,7 +83,7 @@ class MoleculeMeasure(Measure):
         return valid, Value(None), novel
 
     def panels(self, source: str) -> tuple[int, ...]:
-        """Without "unique" for a uniform source, where nearly all valid molecules are unique."""
+        """All but "unique" for a uniform source, where nearly all valid molecules are unique."""
         return (0, 2) if source == "uniform" else (0, 1, 2)
 
     def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:

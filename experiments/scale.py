@@ -37,7 +37,7 @@ def size(corpus: Corpus, scale: Scale) -> Size:
 
 
 def held_out(corpus: Corpus, scale: Scale, part: int) -> HeldOut:
-    """As many held-out sequences as a cell has samples."""
+    """The task for as many held-out sequences as a cell has samples."""
     sizes = size(corpus, scale)
     return HeldOut(corpus, sizes.recipe.length, sizes.n, part)
 

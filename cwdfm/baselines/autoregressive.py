@@ -193,7 +193,7 @@ class LeftToRight(DrawOptions):
             if self.cached:
                 cache.length = k + 1
             progress.update(k + 1)
-        progress.update(length)  # also if the whole batch is fixed
+        progress.update(length)  # even if the whole batch is fixed
         return tokens_BM[:, 1:]
 
     def _next(self, network: nn.Module, ids: MaskSource, input_BL: Tensor, u_B: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class Options:
     randomized: int | None = None  # randomized SMILES per molecule; None: canonical SMILES
     seed: int | None = None  # seed of the randomized SMILES; None: 0
     # What forms one document in plain text; None: the file. With rows, each line, record or row of
-    # a table is a sequence of its own.
+    # a table is its own sequence.
     documents: Unit | None = None
     part: str | None = None  # prepare only one part, such as test, for evaluation
     folder: Path | None = None  # folder with the files of a corpus by name

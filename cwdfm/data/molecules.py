@@ -295,7 +295,7 @@ def check_row(
 def split(own: list[Split | None], seed: int) -> tuple[list[int], list[int]]:
     """Row numbers of the training and the held-out set, both in random order.
 
-    If the dataset has no split of its own, the first ceil(n / 20) rows of the permutation by
+    If the dataset has no split, the first ceil(n / 20) rows of the permutation by
     `numpy.random.default_rng(seed)` are held out.
     """
     order: list[int] = np.random.default_rng(seed).permutation(len(own)).tolist()

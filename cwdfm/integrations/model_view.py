@@ -1,4 +1,4 @@
-"""What evaluations by other libraries need of a model, the same for all kinds of models."""
+"""One interface to all kinds of models, for evaluation by other libraries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

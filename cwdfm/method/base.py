@@ -6,7 +6,7 @@ network's input, and computes the loss from the network's output. Everything els
 trainer, data, commands, metrics) is shared between all methods, so that comparisons of two methods
 differ only in the method. A `MethodConfig` describes both, with only the settings of that method.
 
-A method is added with these classes in a package of its own, and a line in
+To add a method, write these classes in a new package, and add a line to
 `cwdfm.baselines.METHODS`.
 """
 

@@ -38,7 +38,7 @@ _NAMES = {
 
 
 class Checkpoint(NamedTuple):
-    """A model of another project, in the terms of this library."""
+    """A model of another project, as the fields of a `Pretrained`."""
 
     fields: dict[str, Any]  # of a `Pretrained`, without the network
     shape: DiTConfig | OwnNetwork

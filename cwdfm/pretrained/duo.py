@@ -33,7 +33,7 @@ def read_duo(folder: Path, config: dict[str, Any]) -> Checkpoint:
 def read_udlm(folder: Path, config: dict[str, Any]) -> Checkpoint:
     """A uniform flow with the linear schedule: `kuleshov-group/udlm-lm1b`.
 
-    Of a network for classifier-free guidance, this is the unconditional model.
+    For a network trained with classifier-free guidance, this is the unconditional model.
     """
     time = "sigma" if config["time_conditioning"] else "zero"
     shape = dit_config(config, time=time, leave_one_out=True)

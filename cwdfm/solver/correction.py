@@ -54,7 +54,7 @@ class Correction(ABC):
         """
 
     def remember(self, state: State, jump_BN: Tensor, score_BN: Tensor) -> Tensor | None:
-        """What the next step needs to know of the scores at the jumps of this step."""
+        """What the next step needs to know about the scores of this step's jumps."""
         return None
 
 

@@ -24,7 +24,7 @@ class PathPlanning(DrawOptions, StepSolver):
 
     A step draws a token at every masked coordinate and keeps the F - floor(F (1 - kappa_t')) best
     of a sequence's F free coordinates, by log p(drawn token) for masked ones and eta log p(current
-    token) for revealed ones. All others are masked, also if they were revealed before.
+    token) for revealed ones. All others are masked, even if they were revealed before.
 
     The model must predict revealed tokens too: it was trained with a loss on all coordinates. Its
     choice favors likely tokens, so the law is not the target's even for a perfect model.

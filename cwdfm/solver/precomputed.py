@@ -27,7 +27,7 @@ GPU_BATCH_SIZES = 4  # distinct sizes of partial batches; a CUDA graph is captur
 
 
 def batch_unit(batch: int, device: torch.device) -> int:
-    """The unit of which the sizes of partial batches are a multiple."""
+    """Sizes of partial batches are multiples of this unit."""
     return -(-batch // GPU_BATCH_SIZES) if device.type == "cuda" else 1
 
 

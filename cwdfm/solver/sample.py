@@ -292,7 +292,7 @@ def _sample_reveals(
 ) -> Samples:
     """Sample one batch with precomputed reveals."""
     plan = Plan.of(reveals.step, times)
-    rounds = max(1, len(plan.rounds))  # progress is complete also if the plan is empty
+    rounds = max(1, len(plan.rounds))  # so that progress completes even if the plan is empty
     scaled = ScaledProgress(progress, len(state.index), len(times) - 1, rounds)
     tokens_BN = run_plan(model, source, reveals.draw, state, plan, scaled.update)
     scaled.update(rounds)

@@ -52,7 +52,7 @@ class DataConfig:
     column: str | None = None  # column of a table; by default `smiles`, for text `text`
     tokenizer: str | None = None  # for text: gpt2, bytes, chars, a folder or a hub name
     # What forms one document in plain text; None: the file. With rows, each line, record or row of
-    # a table is a sequence of its own.
+    # a table is its own sequence.
     documents: Unit | None = None
     representation: Representation = "smiles"  # tokens of molecules
     length: int = 32  # tokens per sequence

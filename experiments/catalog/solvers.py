@@ -41,7 +41,7 @@ def solvers_with(radius: int, scale: float, beta: float) -> dict[str, SolverChoi
 
 
 def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
-    """By solver and number of steps."""
+    """The cells by solver and number of steps."""
     sizes = size(corpus, scale)
     return {
         (name, k): Cell(corpus, scale, flow(source), choice, k, sizes.seeds)
@@ -62,7 +62,7 @@ def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 
 
 def tuned_cells(source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
-    """By solver and number of steps, on text with tuned settings."""
+    """The cells by solver and number of steps, on text with tuned settings."""
     settings = paper.BEST["text", source] if scale == "paper" else TUNED[source]
     choices = solvers_with(*settings)
     choices["Neighbor-counted"] = replace(choices["Neighbor"], solver="neighbor-counted")

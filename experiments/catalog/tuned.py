@@ -40,7 +40,7 @@ Labels = tuple[str, str, str, str]  # source, training, weights, solver
 
 
 def tuned_trainings(corpus: Corpus, scale: Scale) -> dict[Labels, Cell]:
-    """By source, training, weights and solver; paths only if their weights were tuned."""
+    """The cells by source, training, weights and solver; paths only if their weights were tuned."""
     found: dict[Labels, Cell] = {}
     for source in SOURCES[:1] if scale == "smoke" else SOURCES:
         found |= _losses(corpus, source, scale) | _paths(corpus, source, scale)

@@ -50,7 +50,7 @@ TRIED: dict[Corpus, Tried] = {
 
 
 def variety_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, float], Cell]:
-    """By solver and temperature, at the scale's number of steps.
+    """The cells by solver and temperature, at the scale's number of steps.
 
     With tuned settings on text, and the paper's settings on molecules.
     """

@@ -78,7 +78,7 @@ def brief(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """What samplers need that is measured once for a model, before any budget is spent."""
+    """Quantities that samplers need, measured once for a model and not charged to the budget."""
 
     learned: cwdfm.Learned | None = None  # None without held-out data
     times: Callable[[int], tuple[float, ...]] | None = None  # the grid of jump-your-steps

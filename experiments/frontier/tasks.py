@@ -69,7 +69,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def can_score(self) -> bool:
-        """Whether what `score` needs is here."""
+        """Whether the packages and models that `score` needs are available."""
 
     @abstractmethod
     def score_names(self, *, final: bool) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ class Molecules(Trained):
 
     @cached_property
     def statistics(self) -> ReferenceStatistics:
-        """Of the held-out molecules."""
+        """The statistics of the held-out molecules."""
         assert self.data is not None
         return ReferenceStatistics.of(data.load(self.data).texts("valid"))
 

@@ -60,7 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Call the public API with random arguments.")
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=1, help="each with a seed of its own")
+    parser.add_argument("--processes", type=int, default=1, help="each with its own seed")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.processes)

@@ -5,7 +5,7 @@
 The input is always fully masked and the target of each token is its position, so the best
 prediction without positions has a loss of log N. Rotary embeddings only encode differences of
 positions, and all tokens of a constant sequence get the same prediction. Dropout breaks this
-symmetry: each position has a random vector of its own, from which the network can find the
+symmetry: each position has its own random vector, from which the network can find the
 positions, but only in training mode.
 """
 

@@ -15,7 +15,7 @@ from cwdfm.model.decoder import Decoder
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """In float32, as a sequence of elementary operations."""
+    """RMSNorm in float32, as a sequence of elementary operations."""
     wide = x.float()
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
     return weight * wide.to(x.dtype)

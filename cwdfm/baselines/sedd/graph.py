@@ -68,7 +68,7 @@ class LogitSums(NamedTuple):
 
     @classmethod
     def of(cls, logits_KV: Tensor, x_K: Tensor, x_1_K: Tensor) -> "LogitSums":
-        """From logits of the data tokens. x may be the mask, which has no logit."""
+        """The sums of the data tokens' logits. x may be the mask, which has no logit."""
         logits_KV = logits_KV.to(sum_dtype(logits_KV))
         current_KV = torch.arange(logits_KV.shape[1], device=x_K.device) == x_K[:, None]
         return cls(

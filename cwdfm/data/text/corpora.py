@@ -1,6 +1,6 @@
 """Corpora by name, and `find_corpus`, which also accepts a user's files.
 
-A new corpus is a `Corpus`, here or in a file of its own, and one entry of `CORPORA`.
+A new corpus is a `Corpus`, here or in its own file, and one entry of `CORPORA`.
 """
 
 import platform
@@ -21,12 +21,12 @@ _TITLE = re.compile(r" ?= [^=](.*[^=])? = ?")
 _CUTS = {"train": (0, 90), "valid": (90, 95), "test": (95, 100)}  # percent of text8
 _THREE_PARTS = (("train", "train"), ("valid", "validation"), ("test", "test"))
 
-# 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split of their own.
+# 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split.
 # The last 100,000 documents are for validation, as is common in work on discrete diffusion.
 OPENWEBTEXT = HubCorpus(name="openwebtext", path="Skylion007/openwebtext", held_out=100_000)
 
 # Educational web pages from Common Crawl (Penedo et al. 2024), the sample of 10 billion tokens.
-# Without a split of its own, so one document in 20 is held out; see `pack`.
+# It has no split, so one document in 20 is held out; see `pack`.
 FINEWEB_EDU = HubCorpus(name="fineweb-edu", path="HuggingFaceFW/fineweb-edu", config="sample-10BT")
 
 # Passages whose last word depends on the entire passage (Paperno et al. 2016), one document each.

@@ -57,7 +57,7 @@ class Corpus(ABC):
     name: str
     tokenizer: str = "gpt2"  # default tokenizer
     length: int = 1024  # default length
-    rows: bool = False  # each document is a sequence of its own, never joined with others
+    rows: bool = False  # each document is its own sequence, never joined with others
     detokenizer: str | None = None  # key of DETOKENIZERS, for corpora tokenized into words
 
     @property

@@ -148,7 +148,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
 
 
 def _decompress(packed: bytes) -> bytes:
-    """The content of an .xz file, which may come from anywhere: at most `_MAX_CONTENT` bytes."""
+    """The content of an .xz file, which is not trusted: at most `_MAX_CONTENT` bytes are read."""
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_MEMORY)
     content = decompressor.decompress(packed, _MAX_CONTENT)
     if not decompressor.eof:

@@ -4,11 +4,11 @@ Documents, each followed by an end-of-text token, are concatenated and cut into 
 tokens are lost. Only the last window of a split is padded, with end-of-text tokens. The result does
 not depend on the number of workers, or on interruptions.
 
-If a corpus has no split of its own, one document of each 20 consecutive ones is held out, chosen by
+If a corpus has no split, one document of each 20 consecutive ones is held out, chosen by
 the seed (of the first 20, the last one). If this holds out nothing because there are too few
 documents, the last 5% of the windows are held out instead; a document may then be in both splits.
 
-With a `RowTokenizer`, each document is a window of its own, padded with end-of-text tokens, and
+With a `RowTokenizer`, each document is its own window, padded with end-of-text tokens, and
 documents that are too long are left out.
 
 `report` counts documents (`read` = `blank` + `too_long` + `kept`), windows (`train`, `valid`) and
@@ -89,12 +89,12 @@ class Packing:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the ids in files."""
+        """The dtype of the ids in files."""
         return token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
 
     @property
     def is_rows(self) -> bool:
-        """Whether each document is a window of its own."""
+        """Whether each document is its own window."""
         return isinstance(self.tokenizer, RowTokenizer)
 
     @property
