@@ -26,11 +26,11 @@ from cwdfm.cli.sample_options import (
     settings,
     wrong_solver,
 )
+from cwdfm.cli.sample_output import finish, records
 from cwdfm.cli.streams import STREAM, standard_output
-from cwdfm.data.smiles import SmilesTokenizer, canonical
-from cwdfm.data.tokenizer import Tokenizer
+from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
-from cwdfm.errors import InputError, RunError
+from cwdfm.errors import InputError
 from cwdfm.generation import check_model, generate_samples, generate_with_fragment
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
@@ -38,7 +38,7 @@ from cwdfm.model.predict import model_device
 from cwdfm.model.transformer import DiT
 from cwdfm.pretrained.model import Pretrained, load_trained, unfinished_steps
 from cwdfm.provenance import provenance
-from cwdfm.sample_file import LINES, PartialSamples, SampleFile, read_samples, write_samples
+from cwdfm.sample_file import LINES, PartialSamples, read_samples
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver.recording import Recording, check_record
 from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, build_solver
@@ -46,7 +46,6 @@ from cwdfm.trained import auto_batch_size, prompt_tokens
 
 RECORDED = 8  # samples in a recording, fewer if they would have more steps x tokens than this
 RECORDED_CELLS = 2**21  # about 4 MB
-LEFT_OUT = {"valid": "invalid", "unique": "repeated"}  # what --only leaves out
 
 
 @dataclass(frozen=True)
@@ -335,63 +334,3 @@ def write_recording(job: Job) -> Path:
     path = recording_file(job.options.out)
     job.named(recording).save(path)
     return path
-
-
-def records(trained: Pretrained, index: list[int], samples: Samples) -> dict[int, dict[str, Any]]:
-    """Decode samples: one record per sample, by its number."""
-    rows = zip(index, samples.tokens.tolist(), samples.evaluations.tolist(), strict=True)
-    decode = trained.tokenizer.decode
-    found = {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in rows}
-    if samples.plausibility is not None:
-        for record, value in zip(found.values(), samples.plausibility.tolist(), strict=True):
-            record["plausibility"] = value
-    return found
-
-
-def selected(
-    done: list[dict[str, Any]], only: Collection[str], tokenizer: Tokenizer
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The valid or distinct ones among sample records, and how many others there are."""
-    of_molecules = isinstance(tokenizer, SmilesTokenizer)
-    counts = {reason: 0 for name, reason in LEFT_OUT.items() if name in only}
-    kept, seen = [], set[str]()
-    for record in done:
-        text = canonical(record["text"]) if of_molecules else record["text"]
-        if text is None and "valid" in only:
-            counts["invalid"] += 1
-        elif (key := text or record["text"]) in seen and "unique" in only:
-            counts["repeated"] += 1
-        else:
-            kept.append(record)
-            seen.add(key)
-    return kept, counts
-
-
-def finish(
-    options: Options, partial: PartialSamples, header: dict[str, Any], tokenizer: Tokenizer
-) -> int:
-    """Combine the saved batches into the output file; returns the number of samples in it."""
-    done = list(partial.records().values())
-    if len(done) < options.n:
-        raise RunError(
-            f"{partial.folder} holds only {len(done)} of {options.n} samples: another run of the "
-            f"same command may already have written {options.out}. If that file is complete, "
-            f"delete {partial.folder}; otherwise run the same command again. Use torchrun to let "
-            f"several processes share the work"
-        )
-    header["evaluations"] = sum(record["evaluations"] for record in done)
-    if options.reject_below:
-        accepted = sum(record["plausibility"] >= options.reject_below for record in done)
-        header["accepted"] = accepted
-        rest = f"; the others are the most plausible of {options.max_tries} tries"
-        share = f"{accepted} of {len(done)} ({accepted / len(done):.1%})"
-        print(f"accepted: {share}" + (rest if accepted < len(done) else ""))
-    if options.only:
-        done, header["left_out"] = selected(done, options.only, tokenizer)
-        drawn = options.n
-        for reason, count in header["left_out"].items():
-            print(f"left out: {count} {reason} of {drawn} samples ({count / drawn:.1%})")
-    texts, tokens = [each["text"] for each in done], [each["tokens"] for each in done]
-    write_samples(options.out, SampleFile(texts, tokens, header))
-    partial.discard()
-    return len(done)

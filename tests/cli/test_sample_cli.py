@@ -19,9 +19,9 @@ from cwdfm.baselines import METHODS
 from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, train
 from cwdfm.cli import sample as sample_cli
 from cwdfm.cli.main import COMMANDS, main
-from cwdfm.cli.sample import finish
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.cli.sample_options import Options, parse_options, settings
+from cwdfm.cli.sample_output import finish
 from cwdfm.errors import RunError
 from cwdfm.files import held, lock_file
 from cwdfm.generation import generate

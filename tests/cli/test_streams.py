@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import cwdfm
-from cwdfm.cli.sample import selected
+from cwdfm.cli.sample_output import selected
 from cwdfm.data import ByteTokenizer, SmilesTokenizer
 from cwdfm.sample_file import read_samples
 from tests.support.command import Ended, command, rejected
