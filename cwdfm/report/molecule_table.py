@@ -1,11 +1,24 @@
-"""Sampled molecules as a table of text: valid or not, known or novel, and why not."""
+"""Tables of a report on molecules, and how to read them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cwdfm.data.smiles import canonical, invalid_reason
-from cwdfm.report.table import Table
+from cwdfm.report.table import Table, format_estimate
 
 LISTED = 200  # samples in a table
+_DISTRIBUTION = (
+    "The table “Distribution” compares the valid samples with the data by the metrics of MOSES "
+    "(Polykovskiy et al. 2020). FCD (Frechet ChemNet distance) and the Wasserstein distances of "
+    "logP, SA (synthetic accessibility), QED (drug-likeness) and weight are 0 for equal "
+    "distributions. SNN is the mean Tanimoto similarity to the nearest molecule of the data. Frag "
+    "and Scaf are the cosine similarities of the counts of BRICS fragments and of Murcko "
+    "scaffolds. IntDiv is one minus the mean similarity of two samples. Unique@k and novelty are "
+    "shares of distinct molecules, filters is the share without problematic substructures.",
+    "Test are the held-out molecules of the data, or the data if none are held out; TestSF, of "
+    "MOSES, are molecules with scaffolds that occur neither in its training set nor in Test. ± is "
+    "one standard deviation over bootstrap replicates of the samples. FCD has a bias that falls "
+    "with the number of samples: compare sets of equal size.",
+)
 
 
 def molecule_table(texts: Sequence[str], training: Collection[str] | None = None) -> Table:
@@ -28,3 +41,30 @@ def molecule_table(texts: Sequence[str], training: Collection[str] | None = None
             found = "known" if smiles in training else "novel"
         rows.append((str(number), text, found))
     return Table(("number", "SMILES", "result"), tuple(rows))
+
+
+def distribution_table(
+    sets: Sequence[tuple[str, Mapping[str, tuple[float, float | None]]]],
+) -> Table | None:
+    """One row per metric, one column per sample set, given its title and its scores."""
+    names = dict.fromkeys(name for _, scores in sets for name in scores)
+    rows = [(n, *(format_estimate(*scores.get(n, (None,))) for _, scores in sets)) for n in names]
+    return Table(("metric", *(title for title, _ in sets)), tuple(rows)) if sets else None
+
+
+def explanation(known: tuple[int, str] | None, *, distribution: bool) -> tuple[str, ...]:
+    """How to read the tables. `known`: the number of training molecules, the name of the data."""
+    novel = known and (
+        f" Novel counts the unique molecules that are not among the {known[0]:,} "
+        f"training molecules of {known[1]}."
+    )
+    return (
+        "Each sample is a SMILES string. Valid counts the samples that RDKit parses completely, "
+        "with no atom exceeding its valence. Unique counts the distinct molecules among the valid "
+        f"samples.{novel or ''} Higher is better for all counts together: a model that copies its "
+        "training data is valid but not novel.",
+        "The column “folds” shows how samples are counted: 2 of 1,024 is the mean over two folds "
+        "of 1,024 samples. ± is one standard deviation of the count of a fold, measured over the "
+        "folds, or for a single fold the binomial estimate sqrt(p(1-p)n).",
+        *(_DISTRIBUTION if distribution else ()),
+    )

@@ -26,25 +26,17 @@ from cwdfm.metrics.reference_statistics import (
 from cwdfm.provenance import package_version
 from cwdfm.report.figure import step_curves
 from cwdfm.report.molecule_plots import histogram_plot, molecule_grid, property_plot
-from cwdfm.report.molecule_table import LISTED, molecule_table
+from cwdfm.report.molecule_table import (
+    LISTED,
+    distribution_table,
+    explanation,
+    molecule_table,
+)
 from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import SampleSet, Scored, by_model, note
-from cwdfm.report.table import Table, format_estimate
+from cwdfm.report.table import Table
 
 COLUMNS = ("solver", "steps", *SCORES, "folds")
-EXPLANATION = (
-    "The table “Distribution” compares the valid samples with the data by the metrics of MOSES "
-    "(Polykovskiy et al. 2020). FCD (Frechet ChemNet distance) and the Wasserstein distances of "
-    "logP, SA (synthetic accessibility), QED (drug-likeness) and weight are 0 for equal "
-    "distributions. SNN is the mean Tanimoto similarity to the nearest molecule of the data. Frag "
-    "and Scaf are the cosine similarities of the counts of BRICS fragments and of Murcko "
-    "scaffolds. IntDiv is one minus the mean similarity of two samples. Unique@k and novelty are "
-    "shares of distinct molecules, filters is the share without problematic substructures.",
-    "Test are the held-out molecules of the data, or the data if none are held out; TestSF, of "
-    "MOSES, are molecules with scaffolds that occur neither in its training set nor in Test. ± is "
-    "one standard deviation over bootstrap replicates of the samples. FCD has a bias that falls "
-    "with the number of samples: compare sets of equal size.",
-)
 _HISTOGRAM = 2000  # reference molecules: shares accurate to about one percent
 _DRAWN = 20  # molecules in a grid
 
@@ -164,18 +156,22 @@ def evaluate_molecules(
             )
         scored.append(ScoredMolecules(samples, scores, shares, compared))
     drawn, notes = pictures(scored, out, reference)
+    known = (len(reference.training), reference.about["name"]) if reference else None
     mismatches = _training_data_notes(sets, name) if data == "auto" else []
     models = tuple(s.model for s in sets)
     listings = {
-        f"{found.title}: {min(LISTED, len(found.texts))} of {len(found.texts):,} samples": table
+        f"{found.title}: {min(LISTED, len(found.texts))} of {len(found.texts):,} samples": (
+            molecule_table(found.texts, training)
+        )
         for found in sets
-        for table in (molecule_table(found.texts, training),)
     }
     return Evaluation(
         title="Molecules: " + ", ".join(dict.fromkeys(models)),
         table=Table(COLUMNS, tuple(s.cells() for s in scored), models),
-        details=_distribution_table(scored),
-        explanation=(*_explanation(reference), *(EXPLANATION if distribution else ())),
+        details=distribution_table(
+            [(str(s), s.distribution.scores) for s in scored if s.distribution]
+        ),
+        explanation=explanation(known, distribution=distribution),
         notes=(*_notes(scored, fold_size, reference), *mismatches, *notes),
         pictures=drawn,
         listings=listings,
@@ -263,30 +259,6 @@ def _properties(found: ScoredMolecules, path: Path, reference: MoleculeReference
         f"{name} of {reference.about['name']} (gray), with their means."
     )
     return Picture(path.name, caption, wide=True)
-
-
-def _distribution_table(scored: Sequence[ScoredMolecules]) -> Table | None:
-    """One row per metric, one column per sample set."""
-    sets = [(s, s.distribution.scores) for s in scored if s.distribution]
-    names = dict.fromkeys(name for _, scores in sets for name in scores)
-    rows = [(n, *(format_estimate(*scores.get(n, (None,))) for _, scores in sets)) for n in names]
-    return Table(("metric", *(str(s) for s, _ in sets)), tuple(rows)) if sets else None
-
-
-def _explanation(reference: MoleculeReference | None) -> tuple[str, ...]:
-    novel = reference and (
-        f" Novel counts the unique molecules that are not among the {len(reference.training):,} "
-        f"training molecules of {reference.about['name']}."
-    )
-    return (
-        "Each sample is a SMILES string. Valid counts the samples that RDKit parses completely, "
-        "with no atom exceeding its valence. Unique counts the distinct molecules among the valid "
-        f"samples.{novel or ''} Higher is better for all counts together: a model that copies its "
-        "training data is valid but not novel.",
-        "The column “folds” shows how samples are counted: 2 of 1,024 is the mean over two folds "
-        "of 1,024 samples. ± is one standard deviation of the count of a fold, measured over the "
-        "folds, or for a single fold the binomial estimate sqrt(p(1-p)n).",
-    )
 
 
 def _notes(
