@@ -10,7 +10,6 @@ d head width, D width.
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,8 +55,7 @@ class KeyValues:
     """Keys and values of all columns of a canvas, [B, G, N, d] for each layer.
 
     A call of a network writes those of its own columns, from `start` on, and attends to the columns
-    before `end`. In a CUDA graph the own columns are a tensor, `place` [M]. It is also a cache for
-    the models of transformers.
+    before `end`. In a CUDA graph the own columns are a tensor, `place` [M].
     """
 
     columns: int
@@ -66,9 +64,7 @@ class KeyValues:
     place: Tensor | None = None
     layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
-    def update(
-        self, k: Tensor, v: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Write the keys and values of a layer; return those to attend to."""
         if layer_idx == len(self.layers):
             shape = (*k.shape[:2], self.columns, k.shape[3])
@@ -81,10 +77,6 @@ class KeyValues:
             keys.index_copy_(2, self.place, k)
             values.index_copy_(2, self.place, v)
         return keys[:, :, : self.end], values[:, :, : self.end]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """The number of columns before those of the call."""
-        return self.start
 
     def select(self, rows: Tensor) -> None:
         """Keep some of the sequences."""

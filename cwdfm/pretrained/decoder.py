@@ -16,7 +16,7 @@ from cwdfm.errors import InputError
 from cwdfm.language.model import LanguageModel, Network
 from cwdfm.model.decoder import Decoder, DecoderConfig, KeyValues
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
-from cwdfm.pretrained.weights import check_weights, read_weights
+from cwdfm.pretrained.weights import check_depth, check_weights, read_weights
 
 # Patterns in the parameter names of Qwen and Llama, and their replacements. The parts of fused
 # layers get numbers.
@@ -114,6 +114,7 @@ def read_decoder(
     """The network of a folder, on the device and in the dtype of the options."""
     weights = fuse({rename(name, names): x for name, x in read_weights(folder).items()})
     weights.setdefault("readout.weight", weights.get("embedding.weight", torch.empty(0)))
+    check_depth(shape.depth, weights)
     with torch.device("meta"):
         decoder = Decoder(shape)
     check_weights({n: x.shape for n, x in decoder.state_dict().items()}, weights)

@@ -25,7 +25,7 @@ from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.pretrained.dit import Checkpoint
 from cwdfm.pretrained.own import Builder, OwnNetwork
 from cwdfm.pretrained.published import read_published
-from cwdfm.pretrained.weights import check_weights
+from cwdfm.pretrained.weights import check_depth, check_weights
 from cwdfm.schedule import Cosine, Linear, Polynomial
 from cwdfm.source import MaskSource, UniformSource
 
@@ -134,6 +134,7 @@ def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig | Ow
 
 def _build_network(shape: DiTConfig, weights: dict[str, Tensor]) -> DiT:
     """The network with these weights. Shapes are compared before memory is allocated."""
+    check_depth(shape.depth, weights)
     with torch.device("meta"):
         expected = {name: tuple(x.shape) for name, x in DiT(shape).state_dict().items()}
     check_weights(expected, weights)

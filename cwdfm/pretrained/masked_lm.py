@@ -10,11 +10,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, load_extra
+from cwdfm.errors import InputError, check_integer, load_extra
+from cwdfm.files import read_json
 from cwdfm.language.model import LanguageModel, Network, kept
 from cwdfm.model.decoder import KeyValues
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, read_tokenizer
 from cwdfm.pretrained.weights import check_weights, read_weights
+
+
+MAX_LAYERS = 1000
 
 
 class TransformersNetwork(Network):
@@ -81,6 +85,7 @@ def read_masked_lm(folder: Path, config: dict[str, Any], options: LoadOptions) -
 def _read_checkpoint(folder: Path, options: LoadOptions) -> nn.Module:
     """A Lightning checkpoint with a config.json, such as GenMol's: its moving average, if any."""
     transformers = load_extra("transformers", "text")
+    _check_layers(folder)
     config = transformers.AutoConfig.from_pretrained(str(folder))
     network: nn.Module = transformers.AutoModelForMaskedLM.from_config(config)
     weights = {name.removeprefix("backbone."): x for name, x in read_weights(folder).items()}
@@ -93,6 +98,7 @@ def _read_checkpoint(folder: Path, options: LoadOptions) -> nn.Module:
 def read_transformers(folder: Path, kind: str, options: LoadOptions) -> nn.Module:
     """The network of a folder, built by a class of transformers."""
     transformers = load_extra("transformers", "text")
+    _check_layers(folder)
     dtype = "auto" if options.dtype is None else options.dtype
     try:
         network, info = getattr(transformers, kind).from_pretrained(
@@ -111,6 +117,12 @@ def read_transformers(folder: Path, kind: str, options: LoadOptions) -> nn.Modul
             )
     moved: nn.Module = network.to(options.device).eval().requires_grad_(False)
     return moved
+
+
+def _check_layers(folder: Path) -> None:
+    """Require a plausible number of layers: transformers creates as many as config.json says."""
+    layers = read_json(folder / "config.json").get("num_hidden_layers", 1)
+    check_integer("num_hidden_layers in config.json", layers, most=MAX_LAYERS)
 
 
 def _has_safetensors(folder: Path) -> bool | None:

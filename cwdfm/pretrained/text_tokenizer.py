@@ -1,6 +1,9 @@
 """Tokenizers of language models, with the ids that generation needs, and options of loading."""
 
-from collections.abc import Mapping
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +44,8 @@ def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenize
     else:
         kind = "AutoTokenizer"
     try:
-        return getattr(transformers, kind).from_pretrained(str(folder), **extra)
+        with _quiet():
+            return getattr(transformers, kind).from_pretrained(str(folder), **extra)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
@@ -50,10 +54,29 @@ def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenize
         ) from error
 
 
-def find_mask(config: Mapping[str, Any], tokenizer: Any) -> int:
-    """The mask id, in which config.json and the tokenizer must agree."""
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' remarks on a config.json that is not of one of its own models."""
+    logger = logging.getLogger("transformers.configuration_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`rope_scaling` is deprecated", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def find_mask(config: Mapping[str, Any], tokenizer: Any, default: int | None = None) -> int:
+    """The mask id, in which config.json and the tokenizer must agree.
+
+    `default` is the family's, where neither has one.
+    """
     named = config.get("mask_token_id")
     own = getattr(tokenizer, "mask_token_id", None)
+    if named is None and own is None:
+        named = default
     if named is None and own is None:
         raise InputError(
             "the model has no mask id: neither config.json (mask_token_id) nor the tokenizer "

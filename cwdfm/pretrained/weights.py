@@ -50,6 +50,14 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
 
 
+def check_depth(depth: Any, weights: Mapping[str, Tensor]) -> None:
+    """Require that a network is not deeper than its weights, before it is created."""
+    if isinstance(depth, int) and depth > len(weights):
+        raise ValueError(
+            f"config.json describes {depth} layers, but there are only {len(weights)} weights"
+        )
+
+
 def check_weights(expected: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> None:
     """Require weights of exactly the expected names and shapes, of floating dtypes."""
     found = {name: tuple(x.shape) for name, x in weights.items()}

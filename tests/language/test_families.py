@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import cwdfm
+from cwdfm.files import write_tensors
 from cwdfm.language.prompts import Prompt, make_canvas
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
 from tests.support.gemma import CANVAS, write_gemma
@@ -20,6 +21,7 @@ from tests.support.language import (
     write_model,
     write_tokenizer,
 )
+from tests.support.published import recorded
 
 COUNT = 26  # ids of the tokenizer
 CLS, SEP = 4, 5
@@ -117,26 +119,42 @@ def test_a_tokenizer_with_code_is_read_without_it(tmp_path: Path) -> None:
     assert ids[-1] == count + 1
 
 
+# The authors' networks call a cache as older versions of transformers do, and only one of
+# transformers' own class. LLaDA2 adds its mask; SDAR's is boolean, and it caches with `store_kv`.
 CODE = """
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Cache, Qwen3Config, Qwen3ForCausalLM
 
 class StandInConfig(Qwen3Config):
-    model_type = "llada2_moe"
+    model_type = "KIND"
 
 class StandIn(Qwen3ForCausalLM):
     config_class = StandInConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.register_forward_pre_hook(check, with_kwargs=True)
+
+def check(module, args, given):
+    past, mask = given["past_key_values"], given["attention_mask"]
+    assert mask.is_floating_point() == ("KIND" == "llada2_moe")
+    if past is not None:
+        assert isinstance(past, Cache)
+        assert given.get("store_kv", False) == ("KIND" == "sdar_moe")
+        new = given["input_ids"].shape[1]
+        assert mask.shape[2:] == (new, past.get_usable_length(new, 0) + new)
 """
 
 
-def test_code_of_a_folder_runs_only_with_consent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["llada2_moe", "sdar_moe"])
+def test_code_of_a_folder_runs_only_with_consent(tmp_path: Path, kind: str) -> None:
     network = reference("Qwen3")
-    fields = qwen_fields("llada2_moe", block_size=4)
+    fields = qwen_fields(kind, block_size=4)
     fields["auto_map"] = {
         "AutoConfig": "modeling.StandInConfig",
         "AutoModelForCausalLM": "modeling.StandIn",
     }
-    folder = write_model(tmp_path / "standin", network, fields)
-    (folder / "modeling.py").write_text(CODE)
+    folder = write_model(tmp_path / kind, network, fields)
+    (folder / "modeling.py").write_text(CODE.replace("KIND", kind))
     with pytest.raises(cwdfm.InputError, match="trust_remote_code"):
         cwdfm.load(folder)
     with pytest.raises(cwdfm.InputError, match="revision"):
@@ -150,6 +168,36 @@ def test_code_of_a_folder_runs_only_with_consent(tmp_path: Path) -> None:
     options: dict[str, Any] = {"prompts": ["the cat sat on", "a"], "max_new_tokens": 10, "stop": []}
     cached = cwdfm.generate(model, **options)
     assert cached.tokens == cwdfm.generate(model, cache="none", **options).tokens
+
+
+def test_llada2_has_a_mask_id_of_its_own(tmp_path: Path) -> None:
+    """The published config.json has none; a tokenizer's own comes first."""
+    write_tokenizer(tmp_path)
+    tokenizer = read_tokenizer(tmp_path, LoadOptions(torch.device("cpu")))
+    assert find_mask({}, tokenizer, 9) == MASK
+    tokenizer.mask_token = None
+    assert find_mask({}, tokenizer, 9) == 9
+    with pytest.raises(cwdfm.InputError, match="mask_token_id"):
+        find_mask({}, tokenizer)
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "sdar"])
+def test_logits_are_those_of_the_authors_code(tmp_path: Path, name: str) -> None:
+    """`tests/model/published/record_language.py` recorded them."""
+    config, weights, record = recorded(name)
+    write_tokenizer(tmp_path)
+    write_tensors(tmp_path / "model.safetensors", weights)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = cwdfm.load(tmp_path)
+    assert (model.mask_id, model.shift) == (MASK, name == "dream")
+    place = torch.arange(record["x"].shape[1])
+    mask = None
+    if name == "sdar":
+        assert model.block == 4
+        mask = (place[:, None] // 4 >= place // 4)[None, None]
+    hidden = model.network.hidden(record["x"], place.expand_as(record["x"]), mask, None)
+    found = model.network.logits(hidden)
+    torch.testing.assert_close(found, record["logits"], rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +267,7 @@ def test_unknown_and_damaged_folders(tmp_path: Path) -> None:
         ({"model_type": "dreem"}, "dreem.*nearest is dream"),
         ({"hidden_size": 16}, "weights differ"),
         ({"num_hidden_layers": 3}, "layers.2.*missing"),
+        ({"num_hidden_layers": 10**9}, "1000000000 layers"),
         ({"mask_token_id": 99}, "mask id is 99.*1"),
         ({"vocab_size": 20}, "differ|20"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
