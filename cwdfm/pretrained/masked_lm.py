@@ -17,7 +17,6 @@ from cwdfm.model.decoder import KeyValues
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, read_tokenizer
 from cwdfm.pretrained.weights import check_weights, read_weights
 
-
 MAX_LAYERS = 1000
 
 
