@@ -56,23 +56,21 @@ class Flow(Method):
     def num_tokens(self) -> int:
         return self.source.num_tokens
 
-    def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
+    def sample(self, model: Model, solver: object, request: SampleRequest) -> Samples:
         solver = Euler() if solver is None else solver
         if not isinstance(solver, Solver):
             reason = "it does not step a flow, whose network predicts data tokens"
             refuse_solver(self, solver, "Euler() or another Solver", reason)
         for step in request.postprocess:
             step.check(solver)
-        guided, calls = guide(model, request.guidance, self.source, self.schedule)
-        samples = self._sample(guided, solver, replace(request, guidance=()))
-        return replace(
-            samples,
-            evaluations=samples.evaluations * calls,
-            logit_evaluations=samples.logit_evaluations * calls,
-        )
-
-    def _sample(self, model: Model, solver: Solver, request: SampleRequest) -> Samples:
-        """Sample from a model with any guidance applied."""
+        if request.guidance:
+            guided, calls = guide(model, request.guidance, self.source, self.schedule)
+            samples = self.sample(guided, solver, replace(request, guidance=()))
+            return replace(
+                samples,
+                evaluations=samples.evaluations * calls,
+                logit_evaluations=samples.logit_evaluations * calls,
+            )
         if request.reject is not None:
             return self._rejection_sample(model, solver, request, request.reject)
         model = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
@@ -94,7 +92,7 @@ class Flow(Method):
 
         def attempt(index_A: Tensor | None, seed: int) -> Samples:
             subset = once if index_A is None else once.subset(index_A, seed)
-            samples = self._sample(model, solver, subset)
+            samples = self.sample(model, solver, subset)
             flow, options = (network, self.source, self.schedule), self._options(subset, samples)
             plausibility_B, evaluations_B, logit_evaluations = score_sequences(
                 *flow, samples.tokens, reject.noise_fraction, **options
