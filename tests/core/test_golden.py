@@ -44,6 +44,7 @@ WEIGHTS: dict[str, cwdfm.Weight] = {
     "Margin": cwdfm.Margin(),
     "Sum": cwdfm.Neighbor(radius=1, scale=1.0) + cwdfm.Entropy(1.0),
     "Learned": cwdfm.Learned((0.3, -1.0, 0.5, 0.2), 3.0),
+    "CalibratedEntropy": cwdfm.CalibratedEntropy(1.5, 2.0),
 }
 CONTEXT = {k: w for k, w in WEIGHTS.items() if isinstance(w, cwdfm.ContextWeight)}
 SOLVERS: dict[str, cwdfm.Solver] = {
