@@ -268,6 +268,8 @@ def _check_flow_options(
     record: int,
 ) -> None:
     """Check the options that only flows support."""
+    if not isinstance(record, bool):
+        check_integer("record", record, 0)
     examples = (Refine(2, 0.1), Resample(40, threshold=0.8), Reject(0.97))
     steps = (refine, resample, reject)
     for step, example in zip(steps, examples, strict=True):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cwdfm.data.smiles import SmilesTokenizer, parse
 from cwdfm.data.tokenizer import Tokenizer, hole_size
-from cwdfm.errors import InputError, load_extra
+from cwdfm.errors import InputError, check_integer, load_extra
 
 MAX_POINTS = 3  # where a scaffold without marks is extended
 _SPELLINGS = 32
@@ -36,7 +36,8 @@ def parse_fragment(smiles: str, name: str = "fragment") -> Any:
         # Atoms in canonical order, so that choices do not depend on how it was written.
         return parse(_chem().MolToSmiles(molecule))
     with _chem().rdBase.BlockLogs():
-        unchecked = _chem().MolFromSmiles(smiles.strip(), sanitize=False)
+        readable = smiles.strip() if smiles.isascii() else ""
+        unchecked = _chem().MolFromSmiles(readable, sanitize=False)
         problems = _chem().DetectChemistryProblems(unchecked) if unchecked else []
     reason = problems[0].Message() if problems else "it is not a SMILES string"
     raise InputError(
@@ -129,6 +130,9 @@ class Scaffold(Fragment):
 
     smiles: str
     most: int = MAX_POINTS
+
+    def __post_init__(self) -> None:
+        check_integer("most", self.most)
 
     @cached_property
     def parts(self) -> tuple[Any, ...]:

@@ -42,11 +42,16 @@ def parse(smiles: str) -> Any:
         raise InputError(f"a SMILES must be a string, got {describe(smiles)}")
     chem = _chem()
     words = smiles.split()
-    if len(words) != 1 or len(words[0]) > MAX_CHARACTERS:
+    if len(words) != 1 or len(words[0]) > MAX_CHARACTERS or not _printable(words[0]):
         return None
     with chem.rdBase.BlockLogs():  # RDKit logs every invalid string to stderr
         molecule = chem.MolFromSmiles(words[0])
     return molecule if molecule is not None and molecule.GetNumAtoms() else None
+
+
+def _printable(word: str) -> bool:
+    """Whether it has only printable ASCII: RDKit ends a string at a null character."""
+    return word.isascii() and word.isprintable()
 
 
 def _chem() -> Any:
@@ -69,6 +74,8 @@ def invalid_reason(smiles: str) -> str:
         return "white space"
     if len(words[0]) > MAX_CHARACTERS:
         return f"longer than {MAX_CHARACTERS:,} characters"
+    if not _printable(words[0]):
+        return "characters other than printable ASCII"
     log = io.StringIO()
     chem.rdBase.LogToPythonStderr()
     with redirect_stderr(log):

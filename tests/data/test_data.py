@@ -30,6 +30,7 @@ from cwdfm.data import (
 )
 from cwdfm.data.molecules import REASONS, PackagedMolecules, pack, split
 from cwdfm.data.qm9 import QM9
+from cwdfm.data.smiles import invalid_reason
 from cwdfm.report.molecules import MoleculeReference
 
 pytest.importorskip("rdkit")
@@ -129,6 +130,9 @@ def test_canonical_form() -> None:
     assert canonical("C(C)O") == "CCO"
     for bad in ("", " ", "C(", "c1cc1C(", "CC name", "C1CC", "N(C)(C)(C)C", "xyz"):
         assert canonical(bad) is None, bad
+    for bad in ("CC\0O", "CC\0", "C\ud800", "C\u00e9"):  # RDKit would read the first two as ethane
+        assert canonical(bad) is None
+        assert "ASCII" in invalid_reason(bad)
 
 
 def test_rdkit_logs_are_blocked_only_here(capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.data.fragments import Linker, Scaffold
 from cwdfm.errors import MAX_STEPS
 from tests.support.models import SmallModel
 
@@ -328,9 +329,18 @@ def method_calls() -> dict[str, Call]:
                grid=("t",), length=(None, 12), prompt=(None, "CC"), template=(None,),
                refine=(None,), resample=(None, cwdfm.Resample(1)),
                reject=(None, cwdfm.Reject(0.1, 1)), index=(None,), batch_size=(None, 1),
-               progress=(None,)),
+               evaluations=(None, None, 4), record=(0, 1), progress=(None,)),
         data_tokens,
     )  # fmt: skip
+    for fragment, given in (
+        (Scaffold, fields(smiles=("c1ccccc1", "C(*)O"), most=(1, 3))),
+        (Linker, fields(first=("C",), second=("O", "N*"))),
+    ):
+        calls[f"generate {fragment.__name__}"] = Call(
+            lambda kind=fragment, **given: trained.generate(fragment=kind(**given), n=1, steps=1),
+            given,
+            data_tokens,
+        )
     calls["likelihood"] = Call(
         trained.likelihood,
         fields(texts=(["CCO", "C"],), weight=(None,), draws=(2,), seed=(0,), batch_size=(2,)),
