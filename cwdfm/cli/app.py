@@ -219,11 +219,17 @@ def make_results(gr: Any) -> list[Any]:
         language="shell",
         label="The same on the command line",
         wrap_lines=True,
+        show_line_numbers=False,
         max_lines=8,
         elem_id="command",
     )
     code = gr.Code(
-        language="python", label="The same in Python", wrap_lines=True, max_lines=12, elem_id="code"
+        language="python",
+        label="The same in Python",
+        wrap_lines=True,
+        show_line_numbers=False,
+        max_lines=12,
+        elem_id="code",
     )
     return [replay, rows, files, command, code]
 
