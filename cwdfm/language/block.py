@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from cwdfm.errors import InputError, describe
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import Session
+from cwdfm.model.predict import check_not_probabilities
 
 # Changes the logits [K, V] of some tokens, in place or not, given their prompt numbers and their
 # positions after the prompt, both [K]. Ids are the tokenizer's.
@@ -34,17 +36,14 @@ class BlockModel(nn.Module):
     vectors are numbers of rows, so that the head knows which tokens it predicts.
     """
 
+    returns_logits = True  # no test for probabilities is needed
+
     def __init__(
         self, language: LanguageModel, session: Session, block: slice, context: int, limits: Limits
     ) -> None:
         super().__init__()
         self.language, self.session, self.limits = language, session, limits
         self.start, self.context = block.start, context
-
-    @property
-    def returns_logits(self) -> bool:
-        """Whether the output needs no test for being probabilities instead of logits."""
-        return self.limits.constraint is None
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         return self.head(self.trunk(x, t).flatten(0, 1)).view(*x.shape, -1)
@@ -80,11 +79,24 @@ class BlockModel(nn.Module):
             sequence_K = sequence_K if self.rows_A is None else self.rows_A[sequence_K]
             canvas = self.session.canvas
             position_K = self.start + row_K % self.length - canvas.new[sequence_K]
-            logits_KV = limits.constraint(logits_KV, canvas.number[sequence_K], position_K)
+            constrained = limits.constraint(logits_KV, canvas.number[sequence_K], position_K)
+            logits_KV = _checked(constrained, logits_KV.shape)
         if limits.stop_ids is not None:
             late_K = row_K % self.length != self.first_A[row_K // self.length]
             logits_KV = _without(logits_KV, limits.stop_ids, late_K)
         return self.language.to_source(logits_KV)
+
+
+def _checked(logits: object, shape: torch.Size) -> Tensor:
+    """What a constraint returned, if it has the form of logits."""
+    if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
+        raise InputError(
+            f"constraint must return floating logits of shape {tuple(shape)}, as it received them, "
+            f"got {describe(logits)}",
+            fields=("constraint",),
+        )
+    check_not_probabilities(logits)
+    return logits
 
 
 def _without(logits_KV: Tensor, ids_S: Tensor, where_K: Tensor) -> Tensor:
@@ -99,9 +111,10 @@ def _without(logits_KV: Tensor, ids_S: Tensor, where_K: Tensor) -> Tensor:
 class PartialBlock:
     """A `BlockModel` for some of the sequences."""
 
+    returns_logits = True
+
     def __init__(self, model: BlockModel, rows_A: Tensor) -> None:
         self.model, self.rows_A, self.head = model, rows_A, model.head
-        self.returns_logits = model.returns_logits
 
     def trunk(self, x: Tensor, t: Tensor) -> Tensor:
         """See `BlockModel.trunk`."""

@@ -16,7 +16,7 @@ from cwdfm.language.block import BlockModel, Constraint, Limits
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.options import (
     Options,
-    check_ids,
+    check_never,
     find_block,
     find_cache,
     find_solver,
@@ -116,7 +116,7 @@ def generate_text(
         stop_ids=stop_ids,
         stop_texts=stop_texts,
         hold_stop=hold_stop,
-        never=check_ids(model, "never", never),
+        never=check_never(model, never),
         constraint=constraint,
         seed=seed,
         callback=callback,

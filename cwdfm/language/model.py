@@ -73,9 +73,10 @@ class LanguageModel:
     schedule: Schedule = field(default_factory=Linear)
 
     def __post_init__(self) -> None:
+        check_integer("the length of the context", self.length)
         for name in ("block", "block_length", "block_steps"):
             if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name))
+                check_integer(name, getattr(self, name), most=self.length)
         count, known = self.network.num_tokens, len(self.tokenizer)
         if known > count:
             raise InputError(

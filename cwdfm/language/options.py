@@ -112,6 +112,14 @@ def check_ids(model: LanguageModel, name: str, ids: Any) -> tuple[int, ...]:
     """Require a collection of the tokenizer's ids."""
     count = len(model.tokenizer)
     valid = isinstance(ids, Collection) and not isinstance(ids, str)
-    if not valid or not all(isinstance(i, int) and 0 <= i < count for i in ids):
+    if not valid or not all(type(i) is int and 0 <= i < count for i in ids):
         raise InputError(f"{name} must contain ids 0..{count - 1}, got {ids!r}", fields=(name,))
     return tuple(ids)
+
+
+def check_never(model: LanguageModel, never: Any) -> tuple[int, ...]:
+    """Require ids that leave some token to draw."""
+    ids = check_ids(model, "never", never)
+    if set(range(len(model.tokenizer))) <= {*ids, model.mask_id}:
+        raise InputError("never contains all ids, so that no token is left", fields=("never",))
+    return ids

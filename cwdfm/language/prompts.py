@@ -53,13 +53,17 @@ def encode_prompts(
             fields=("prompts", "messages", "templates"),
         )
     if messages is not None:
-        rows = [_encode_chat(model, each) for each in _check_messages(messages)]
+        conversations = _check_messages(messages)
+        _check_unicode([str(each) for each in conversations])
+        rows = [_encode_chat(model, each) for each in conversations]
     elif prompts is not None:
         check_strings("prompts", prompts)
+        _check_unicode(prompts)
         rows = [model.tokenizer(text)["input_ids"] for text in prompts]
     else:
         assert templates is not None
         check_strings("templates", templates)
+        _check_unicode(templates)
         return [_checked(model, _encode_template(model, text), text) for text in templates]
     texts = prompts or [str(each)[:80] for each in messages or ()]
     encoded = []
@@ -78,15 +82,30 @@ def _check_messages(messages: Any) -> Sequence[Sequence[Mapping[str, str]]]:
     conversations = list(messages) if isinstance(messages, list | tuple) else []
     for conversation in conversations or [messages]:
         known = isinstance(conversation, list | tuple) and len(conversation) > 0
-        if not known or not all(
-            isinstance(message, Mapping) and {"role", "content"} <= message.keys()
-            for message in conversation
-        ):
+        if not known or not all(map(_is_message, conversation)):
             raise InputError(
                 "messages must be a list of conversations, each a list of messages such as "
                 f"{{'role': 'user', 'content': 'Hello'}}, got {describe(conversation)}"
             )
     return conversations
+
+
+def _check_unicode(texts: Sequence[str]) -> None:
+    """Require characters that UTF-8 can encode, as tokenizers do."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{text[:40]!r} contains half of a surrogate pair, which is no character; decode "
+                f"the text with errors='replace'"
+            ) from error
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        return False
+    return isinstance(message.get("content"), str | list)  # a list of parts, as for images
 
 
 def _encode_chat(model: LanguageModel, messages: Sequence[Mapping[str, str]]) -> list[int]:

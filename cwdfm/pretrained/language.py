@@ -50,7 +50,7 @@ def read_language_model(
             f"{folder}/config.json has no field {error}, which a model of type {kind!r} needs; "
             f"copy the model again"
         ) from error
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"{folder} is damaged, or its config.json and weights do not belong together "

@@ -57,7 +57,7 @@ class MaskedLMNetwork(TransformersNetwork):
 
 def is_masked_lm(config: dict[str, Any]) -> bool:
     """Whether transformers has a masked language model of this type."""
-    if find_spec("transformers") is None:
+    if find_spec("transformers") is None or not isinstance(config.get("model_type"), str):
         return False
     auto = load_extra("transformers.models.auto.modeling_auto", "text")
     return config.get("model_type") in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cwdfm.errors import InputError, load_extra
+from cwdfm.errors import InputError, load_extra, require
 from cwdfm.files import read_json
 
 # Tokens that end an answer, besides the end-of-text token, where a tokenizer has them.
@@ -25,6 +25,11 @@ class LoadOptions:
     dtype: torch.dtype | None = None  # None: as stored
     block: int | None = None  # tokens per block, for models that exist with several
     trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        floating = isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
+        valid = self.dtype is None or floating
+        require(valid, "dtype", "be a floating dtype such as torch.bfloat16", self.dtype)
 
 
 def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenizer") -> Any:
@@ -46,7 +51,7 @@ def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenize
     try:
         with _quiet():
             return getattr(transformers, kind).from_pretrained(str(folder), **extra)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"{folder} has no tokenizer that can be read ({reason}); copy tokenizer.json and "

@@ -268,6 +268,9 @@ def test_unknown_and_damaged_folders(tmp_path: Path) -> None:
         ({"hidden_size": 16}, "weights differ"),
         ({"num_hidden_layers": 3}, "layers.2.*missing"),
         ({"num_hidden_layers": 10**9}, "1000000000 layers"),
+        ({"num_attention_heads": 0}, "heads|damaged"),
+        ({"max_position_embeddings": 0}, "length of the context.*0"),
+        ({"model_type": ["Dream"]}, "of another library"),
         ({"mask_token_id": 99}, "mask id is 99.*1"),
         ({"vocab_size": 20}, "differ|20"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
@@ -279,6 +282,12 @@ def test_unknown_and_damaged_folders(tmp_path: Path) -> None:
     with pytest.raises(cwdfm.InputError, match=r"config.json has no field"):
         cwdfm.load(folder)
     change()
+    with pytest.raises(cwdfm.InputError, match=r"dtype.*bfloat16"):
+        cwdfm.load(folder, dtype="float32")  # type: ignore[arg-type]
+    (folder / "generation_config.json").write_text("[3]")
+    with pytest.raises(cwdfm.InputError, match="damaged"):
+        cwdfm.load(folder)
+    (folder / "generation_config.json").unlink()
     (folder / "tokenizer.json").unlink()
     with pytest.raises(cwdfm.InputError, match="tokenizer"):
         cwdfm.load(folder)

@@ -243,6 +243,13 @@ def test_bad_input_is_explained(llada: cwdfm.LanguageModel) -> None:
         ({"prompts": ["the"], "threshold": 2.0}, "threshold"),
         ({"prompts": ["the"], "constraint": 3}, "constraint"),
         ({"prompts": ["the"], "steps": 0}, "steps"),
+        ({"prompts": ["the"], "never": [True]}, "never.*0..25"),
+        ({"prompts": ["the"], "never": range(26)}, "never.*all"),
+        ({"prompts": ["\ud800"]}, "surrogate"),
+        ({"messages": [[{"role": "user", "content": None}]]}, "conversations"),
+        ({"prompts": ["the"], "constraint": lambda *_: None}, "constraint.*None"),
+        ({"prompts": ["the"], "constraint": lambda x, n, i: x[:, :3]}, "constraint.*, 3"),
+        ({"prompts": ["the"], "constraint": lambda x, n, i: x.softmax(-1)}, "probabilities"),
     ]
     for options, facts in wrong:
         with pytest.raises(cwdfm.InputError, match=facts):
