@@ -54,7 +54,7 @@ class TextStatistics:
 
 def text_statistics(tokens: Tensor | np.ndarray, *, folds: int = 5) -> TextStatistics:
     """Entropy, distinct n-grams and repetition of token ids [B, N]; the paper uses 5 folds."""
-    x_BN = _ids(tokens)
+    x_BN = token_ids(tokens)
     slices = fold_slices(len(x_BN), folds)
     entropy_B, run_B = sample_entropies(x_BN), np.array([_longest_run(row_N) for row_N in x_BN])
     distinct, corpus = [], []
@@ -114,12 +114,13 @@ def _renumber(x_BN: Ids) -> Ids:
     return codes
 
 
-def _ids(tokens: Tensor | np.ndarray) -> Ids:
+def token_ids(tokens: Tensor | np.ndarray, name: str = "tokens") -> Ids:
+    """Token ids [B, N] as an array; InputError for anything else."""
     x_BN = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     valid = isinstance(x_BN, np.ndarray) and x_BN.dtype.kind in "iu" and x_BN.ndim == 2
     if not valid or not x_BN.size:
         raise InputError(
-            f"tokens must be integer ids [samples, length] with at least one sample, got "
-            f"{describe(tokens)}; for one sequence use tokens[None]"
+            f"{name} must be integer ids [samples, length] with at least one sample, got "
+            f"{describe(tokens)}; for one sequence use {name}[None]"
         )
     return x_BN.astype(np.int64, copy=False)

@@ -15,7 +15,7 @@ from cwdfm.report.sample_set import TEXT, SampleSet, Scored, by_model, kind_of, 
 from cwdfm.report.table import Table
 from cwdfm.report.text_data import Passages, TextReference, TextSettings, read_passages
 from cwdfm.report.text_plots import token_plot
-from cwdfm.report.text_scores import COLUMNS, TextScorer, TextScores
+from cwdfm.report.text_scores import COLUMNS, SHOWN_NGRAM, TextScorer, TextScores
 
 _PANELS = {
     "perplexity": "perplexity (lower is better)",
@@ -75,7 +75,8 @@ def evaluate_text(
         log(f"reading {data}")
         held_out = TextReference.load(data, kind_of(sets, TEXT), passages, settings, column)
         reference, baseline = held_out.reference, held_out.baseline
-    scorer = TextScorer(settings, reference, out, log)
+    training = held_out.training if held_out else None
+    scorer = TextScorer(settings, reference, out, log, training)
     scorer.prepare([*passages, baseline] if baseline else passages)
     scored = []
     for number, (found, its) in enumerate(zip(sets, passages, strict=True), start=1):
@@ -145,6 +146,10 @@ def explanation(settings: TextSettings, data: str | None) -> tuple[str, ...]:
         "data. Distinct-2 is the fraction of distinct bigrams in a sample, “repeated” the fraction "
         "of 4-grams that occurred earlier in the same sample. “Calls” is the number of model "
         "evaluations per sample, the cost of sampling.": True,
+        f"“In training” is the fraction of a sample's {SHOWN_NGRAM}-grams that occur in the first "
+        f"{settings.overlap_tokens:,} tokens of the training text. Held-out text shows the level "
+        f"of common phrases; copied text is above it.": data is not None
+        and settings.overlap_tokens > 0,
         f"± is one standard deviation: over {settings.folds} folds of the samples for perplexity "
         f"and entropy, over bootstrap resamples for MAUVE. A fold is smaller than the whole set, "
         f"whose error is therefore smaller.": True,

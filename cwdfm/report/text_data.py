@@ -41,6 +41,8 @@ class TextSettings:
     mauve: str = "evaluator"
     reference_size: int = 0  # held-out texts for MAUVE; 0 for the size of the largest sample set
     data_row: bool = True  # score further held-out texts as a baseline
+    # Training tokens, from the beginning, to look for n-grams of the samples in; 0 for none.
+    overlap_tokens: int = 100_000_000
     batch_tokens: int = 0  # tokens per forward pass; 0 chooses by the free memory
     device: str = "auto"  # device of the evaluator LM: auto, cpu, cuda, cuda:1, ...
     eval_revision: str | None = None  # commit of an evaluator LM of the hub; default: the newest
@@ -50,6 +52,7 @@ class TextSettings:
     def __post_init__(self) -> None:
         check_integer("folds", self.folds)
         check_integer("reference_size", self.reference_size, 0)
+        check_integer("overlap_tokens", self.overlap_tokens, 0)
         check_integer("batch_tokens", self.batch_tokens, 0)
         check_choice("average", self.average, ("corpus", "sample"))
         check_choice("first_token", self.first_token, ("skip", "start"))
@@ -157,6 +160,8 @@ class TextReference:
     baseline: Passages | None
     about: dict[str, Any]  # provenance, for scores.json
     requested: int  # windows per side
+    # Training windows to look for n-grams of the samples in.
+    training: NDArray[Any] | None = None
 
     @classmethod
     def load(
@@ -194,7 +199,9 @@ class TextReference:
         about["fingerprint"] = hashlib.sha256(data.valid[: 2 * size].tobytes()).hexdigest()
         first = Passages.of_data(data, slice(0, size), length)
         other = Passages.of_data(data, slice(size, 2 * size), length) if settings.data_row else None
-        return cls(data.name, first, other, about, requested)
+        windows = settings.overlap_tokens // data.length
+        training = data.train[:windows] if windows and len(data.train) else None
+        return cls(data.name, first, other, about, requested, training)
 
 
 def _check_matches(name: str, data: TokenData, kind: str, samples: Passages) -> None:

@@ -1,5 +1,6 @@
 """Scores of a set of texts. Scores that need a language model are cached in the report folder."""
 
+import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +17,7 @@ from cwdfm.errors import InputError, load_extra
 from cwdfm.metrics.evaluator import LoadedEvaluatorLM
 from cwdfm.metrics.folds import fold_slices
 from cwdfm.metrics.mauve import MIN_SAMPLES, Embedder, FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.overlap import Overlap, ngram_overlap
 from cwdfm.metrics.perplexity import END, Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
 from cwdfm.metrics.text_model import model_fingerprint
@@ -23,9 +25,14 @@ from cwdfm.report.table import format_estimate
 from cwdfm.report.text_data import COMPUTE, Passages, TextSettings
 
 CACHE = "cache"  # the folder of cached scores in the report folder
-COLUMNS = ("perplexity", "entropy", "MAUVE", "distinct-2", "repeated", "calls", "samples")
+SHOWN_NGRAM = 8  # tokens of the n-grams in the column of the overlap
+COLUMNS = ("perplexity", "entropy", "MAUVE", "distinct-2", "repeated", "in training")
+COLUMNS += ("calls", "samples")
 # Settings that do not affect perplexity; the evaluator LM is identified by its fingerprint.
 _NOT_PERPLEXITY = ("eval_model", "eval_revision", *COMPUTE, "reference_size", "data_row", "mauve")
+_NOT_PERPLEXITY += ("overlap_tokens",)
+
+_Score = Perplexity | Mauve | Overlap
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class TextScores:
     perplexity: Perplexity | None  # None without an evaluator LM
     statistics: TextStatistics
     mauve: Mauve | None
+    overlap: Overlap | None = None  # None without training text
 
     def estimates(self) -> dict[str, tuple[float, float | None]]:
         """The scores that were computed, with their standard deviations."""
@@ -55,6 +63,8 @@ class TextScores:
             shown["distinct-2"] = f"{statistics.distinct[1].value:.3f}"
         if statistics.repetition:
             shown["repeated"] = f"{statistics.repetition.value:.3f}"
+        if self.overlap and (share := self.overlap.shares.get(SHOWN_NGRAM)):
+            shown["in training"] = f"{share.value:.3f}"
         shown |= {"calls": calls, "samples": f"{statistics.samples:,}"}
         return tuple(shown.get(name, "-") for name in COLUMNS)
 
@@ -63,6 +73,7 @@ class TextScores:
             "perplexity": self.perplexity and self.perplexity.to_json(),
             "statistics": self.statistics.to_json(),
             "mauve": self.mauve and self.mauve.to_json(),
+            "overlap": self.overlap and self.overlap.to_json(),
         }
 
 
@@ -78,8 +89,10 @@ class TextScorer:
         reference: Passages | None,
         report: Path,
         log: Callable[[str], object],
+        training: NDArray[Any] | None = None,
     ) -> None:
         self.settings, self.reference, self.log = settings, reference, log
+        self.training = training
         self.cache = Cache(report / CACHE)
         self.evaluator_id = model_fingerprint(settings.eval_model)
         if settings.eval_revision is not None:
@@ -112,8 +125,12 @@ class TextScorer:
         if self.has_mauve(passages):
             key = self._mauve_key(passages)
             mauve = Mauve.from_json(self._cached(key, lambda: self._mauve(passages)))
+        overlap = None
+        if self.training is not None:
+            found = self._cached(self._overlap_key(passages), lambda: self._overlap(passages))
+            overlap = Overlap.from_json(found)
         statistics = text_statistics(passages.tokens, folds=self.settings.folds)
-        return TextScores(perplexity, statistics, mauve)
+        return TextScores(perplexity, statistics, mauve, overlap)
 
     def has_mauve(self, passages: Passages) -> bool:
         """Whether MAUVE can be computed: it needs features and enough texts on both sides."""
@@ -147,7 +164,7 @@ class TextScorer:
         assert self.reference is not None
         return self.features.features(self.reference.texts)
 
-    def _cached(self, key: dict[str, Any], compute: Callable[[], Perplexity | Mauve]) -> Any:
+    def _cached(self, key: dict[str, Any], compute: Callable[[], _Score]) -> Any:
         if (found := self.cache.json(key)) is None:
             found = compute().to_json()
             self.cache.put_json(key, found)
@@ -172,6 +189,18 @@ class TextScorer:
             features = self.features.features(passages.texts)
             score = mauve_score(features, self._reference_features)
         return replace(score, features=self.features.conventions())
+
+    def _overlap(self, passages: Passages) -> Overlap:
+        assert self.training is not None
+        return ngram_overlap(passages.tokens, self.training, folds=self.settings.folds)
+
+    @cached_property
+    def _training_digest(self) -> str:
+        return hashlib.sha256(np.ascontiguousarray(self.training).data).hexdigest()
+
+    def _overlap_key(self, passages: Passages) -> dict[str, Any]:
+        compared = {"training": self._training_digest, "folds": self.settings.folds}
+        return {"score": "overlap", "sha256": list(passages.sha256), **compared}
 
     def _perplexity_key(self, passages: Passages) -> dict[str, Any]:
         settings = {k: v for k, v in asdict(self.settings).items() if k not in _NOT_PERPLEXITY}

@@ -24,6 +24,7 @@ from cwdfm.method import Flow
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate, fold_slices
 from cwdfm.metrics.mauve import Embedder, mauve_score
+from cwdfm.metrics.overlap import Overlap, ngram_overlap
 from cwdfm.metrics.perplexity import _retokenize, cut_text, generative_perplexity
 from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import length_batches, model_fingerprint, token_budget
@@ -674,3 +675,42 @@ def test_a_missing_extra_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=r"pip install 'cwdfm\[text\]'"):
         act()
+
+
+def ngrams_of(rows: np.ndarray, n: int) -> set[tuple[int, ...]]:
+    return {tuple(row[i : i + n]) for row in rows.tolist() for i in range(len(row) - n + 1)}
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int64])
+def test_overlap_equals_a_search_for_every_ngram(
+    dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwdfm.metrics.overlap._CHUNK", 50)  # several chunks of windows
+    rng = np.random.default_rng(0)
+    training = rng.integers(0, 4, (12, 20)).astype(dtype)
+    samples = rng.integers(0, 4, (10, 15))
+    samples[3] = training[7, 2:17]  # a copied sample
+    found = ngram_overlap(samples, training, ngrams=(1, 3, 5, 15, 16), folds=2)
+    assert found.tokens == training.size
+    assert list(found.shares) == [1, 3, 5, 15]  # 16 is longer than a sample
+    for n, share in found.shares.items():
+        known = ngrams_of(training, n)
+        each = [
+            np.mean([tuple(row[i : i + n]) in known for i in range(len(row) - n + 1)])
+            for row in samples.tolist()
+        ]
+        assert share.value == pytest.approx(np.mean(each))
+        assert share.folds == pytest.approx([np.mean(each[:5]), np.mean(each[5:])])
+    assert found.shares[15].value == pytest.approx(0.1)
+    assert Overlap.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_overlap_with_a_part_of_the_training_text() -> None:
+    training = np.arange(64).reshape(4, 16)
+    whole = ngram_overlap(training, training, ngrams=(4,), folds=1)
+    half = ngram_overlap(training, torch.from_numpy(training), ngrams=(4,), folds=1, limit=40)
+    assert (whole.shares[4].value, whole.tokens) == (1.0, 64)
+    assert (half.shares[4].value, half.tokens) == (0.5, 32)
+    for wrong in (training[0], np.empty((0, 16), np.int64), "text"):
+        with pytest.raises(InputError, match="training"):
+            ngram_overlap(training, wrong)  # type: ignore[arg-type]

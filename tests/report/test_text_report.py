@@ -20,6 +20,7 @@ from cwdfm.errors import InputError
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate
 from cwdfm.metrics.mauve import Embedder, FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.overlap import Overlap, ngram_overlap
 from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
 from cwdfm.report.sample_set import File, SampleSet
@@ -89,12 +90,14 @@ def test_scores_equal_the_metrics(
     assert row["perplexity"] == generative_perplexity(texts, loaded, folds=3).to_json()
     assert row["statistics"] == text_statistics(tokens, folds=3).to_json()
     assert row["mauve"] == mauve(texts, reference, loaded)
+    assert row["overlap"] is None  # the data has no training windows
     assert (row["model"], row["solver"], row["steps"]) == ("tiny", "Euler", 8)
     assert row["evaluations"] == 7
     assert found["data_row"] == {
         "perplexity": generative_perplexity(other, loaded, folds=3).to_json(),
         "statistics": text_statistics(held_out[30:], folds=3).to_json(),
         "mauve": mauve(other, reference, loaded),
+        "overlap": None,
     }
     assert found["data"]["windows"] == 30
     assert found["settings"]["eval_model"] == str(evaluator)
@@ -238,13 +241,21 @@ OTHER: dict[str, Any] = {
     "mauve": "none",
     "reference_size": 30,
     "data_row": False,
+    "overlap_tokens": 0,
     "batch_tokens": 64,
     "device": "cpu",
     "eval_revision": "0" * 40,
     "trust_remote_code": True,
 }
 # Settings that do not affect the scores of given texts.
-UNRELATED = {"reference_size", "data_row", "batch_tokens", "device", "trust_remote_code"}
+UNRELATED = {
+    "reference_size",
+    "data_row",
+    "batch_tokens",
+    "device",
+    "trust_remote_code",
+    "overlap_tokens",
+}
 PERPLEXITY_NOT = UNRELATED | {"mauve"}
 MAUVE_BY_EVALUATOR = {"eval_model", "eval_revision", "eval_dtype", "eval_context", "mauve"}
 
@@ -273,6 +284,23 @@ def test_cache_keys_contain_all_relevant_settings(tmp_path: Path) -> None:
     texts = [a != b for a, b in zip(keys(plain), keys(plain, passages=two), strict=True)]
     reference = [a != b for a, b in zip(keys(plain), keys(plain, reference=one), strict=True)]
     assert (texts, reference) == ([True, True], [False, True])
+
+
+def test_overlap_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    training, tokens = rng.integers(0, 2, (9, 16)), rng.integers(0, 2, (6, 12))
+    passages = Passages(["a"] * 6, tokens, ("digest",))
+    settings = TextSettings(eval_model="none", folds=2)
+
+    def overlap(shown: "np.ndarray[Any, Any] | None") -> Overlap | None:
+        return TextScorer(settings, None, tmp_path, print, shown).score(passages).overlap
+
+    expected = ngram_overlap(tokens, training, folds=2)
+    assert overlap(training) == expected
+    assert overlap(training[:1]) == ngram_overlap(tokens, training[:1], folds=2) != expected
+    monkeypatch.setattr("cwdfm.report.text_scores.ngram_overlap", None)
+    assert overlap(training) == expected  # from the cache
+    assert overlap(None) is None
 
 
 def test_without_an_evaluator(
@@ -458,7 +486,8 @@ def made_up(
         entropy, 0.1, distinct, (0.1, 0.2), repetition, run, 4, samples, LENGTH
     )
     mauve = Mauve(0.9, 0.95, (0.6, 1.2), samples, 40, 3, 5.0, 0, {"model": "f"})
-    scores = TextScores(perplexity, statistics, mauve)
+    overlap = Overlap({8: Estimate(0.125, (0.1, 0.15))}, 100)
+    scores = TextScores(perplexity, statistics, mauve, overlap)
     return ScoredText(SampleSet(model, solver, steps, files), scores)
 
 
@@ -470,7 +499,7 @@ def compared(size: int, wanted: int) -> TextReference:
 def test_cells_of_a_row() -> None:
     """Half the distance of two folds is 1 / sqrt(2) of their standard deviation."""
     one = made_up()
-    cells = ("50.0 ± 2.8", "5.00 ± 0.71", "0.90 ± 0.42", "0.600", "0.250")
+    cells = ("50.0 ± 2.8", "5.00 ± 0.71", "0.90 ± 0.42", "0.600", "0.250", "0.125")
     assert one.cells() == ("Euler", "8", *cells, "3", "30")
     assert one.scores.cells() == (*cells, "-", "30")
     assert summary(one.scores) == "perplexity 50.0 ± 2.8, entropy 5.00 ± 0.71, MAUVE 0.90 ± 0.42"
