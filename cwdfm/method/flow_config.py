@@ -15,7 +15,7 @@ from cwdfm.model.transformer import DiTConfig
 from cwdfm.path import MixturePath, path_for
 from cwdfm.schedule import Linear, Polynomial
 from cwdfm.source import MaskSource, Source, UniformSource
-from cwdfm.weight import Neighbor
+from cwdfm.weight import Neighbor, NeighborShare
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,20 @@ class ScaledCrossEntropyConfig(LossConfig):
     loss_radius: int = 3  # radius of the loss's Neighbor weight
     loss_scale: float = 0.5  # scale of the loss's Neighbor weight
     revealed: RevealedWeight = "one"  # weight of revealed positions in the loss
+    # The loss's weight of n revealed neighbors: exp(loss_scale n), or in proportion to n (share).
+    loss_weight: Literal["exp", "share"] = "exp"
+    loss_center: bool = True  # count a revealed position as a neighbor of itself
+
+    def __post_init__(self) -> None:
+        check_choice("loss_weight", self.loss_weight, ("exp", "share"))
+        check_bool("loss_center", self.loss_center)
 
     def build(self, weight: Neighbor | None, length: int) -> Loss:
         neighbor = _neighbor("loss", self.loss_radius, self.loss_scale, length)
-        return ScaledCrossEntropy(neighbor, self.revealed)
+        if self.loss_weight == "share":
+            share = NeighborShare(self.loss_radius, center=self.loss_center)
+            return ScaledCrossEntropy(share, self.revealed)
+        return ScaledCrossEntropy(replace(neighbor, center=self.loss_center), self.revealed)
 
 
 PATHS: dict[str, type[PathConfig]] = {"mixture": PathConfig, "context": ContextPathConfig}

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, check_integer, check_scale
+from cwdfm.config import added
+from cwdfm.errors import InputError, check_bool, check_choice, check_integer, check_scale
 from cwdfm.weight.base import ContextWeight
 
 Boundary = Literal["circular", "cut"]
@@ -23,15 +24,18 @@ class Neighbor(ContextWeight):
     requires; "cut" stops it at the ends of the sequence. "auto" is circular, except that solvers
     cut the windows of sequences with a prompt, whose end must not count as next to the prompt's
     beginning. A fixed first token alone is not a prompt. On a 2-D `grid` = (height, width),
-    flattened row by row, the window is a square of side 2 radius + 1.
+    flattened row by row, the window is a square of side 2 radius + 1. `center`: whether a revealed
+    coordinate counts itself, which matters only for its weight in a loss.
     """
 
     radius: int = 1
     scale: float = 1.0
     boundary: WindowBoundary = "auto"
     grid: tuple[int, int] | None = None
+    center: bool = added(True)
 
     def __post_init__(self) -> None:
+        check_bool("center", self.center)
         if isinstance(self.radius, bool) or not isinstance(self.radius, int) or self.radius < 1:
             raise InputError(
                 f"radius must be an integer >= 1, got {self.radius!r}; for no context weighting "
@@ -62,7 +66,8 @@ class Neighbor(ContextWeight):
         count = revealed_BN.long().reshape(len(revealed_BN), *axes)
         for axis in range(1, count.dim()):
             count = self._window_sum(count.movedim(axis, -1)).movedim(-1, axis)
-        return count.reshape(revealed_BN.shape)
+        count_BN = count.reshape(revealed_BN.shape)
+        return count_BN if self.center else count_BN - revealed_BN.long()
 
     def neighbors(self, length: int) -> Tensor:
         """The K neighbors of each coordinate, int64 [N, K], excluding itself; -1 past a cut end."""
@@ -121,6 +126,7 @@ class NeighborShare(ContextWeight):
 
     radius: int = 1
     boundary: WindowBoundary = "auto"
+    center: bool = added(True)
 
     def __post_init__(self) -> None:
         _ = self.window  # validates the fields
@@ -128,7 +134,7 @@ class NeighborShare(ContextWeight):
     @property
     def window(self) -> Neighbor:
         """The weight that counts neighbors."""
-        return Neighbor(self.radius, boundary=self.boundary)
+        return Neighbor(self.radius, boundary=self.boundary, center=self.center)
 
     @property
     def equivariant(self) -> bool:

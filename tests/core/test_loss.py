@@ -72,6 +72,20 @@ def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarr
                     same = x_t == x_1
                     if coordinates == "all" or not revealed[i]:
                         out[b, i] = hazard * ((same - 1) * -ce + same - stay)
+                case cwdfm.ScaledCrossEntropy(
+                    cwdfm.NeighborShare() | cwdfm.Neighbor(center=False) as weight, mode
+                ):
+                    over = ~batch.fixed[b].numpy() if mode == "joint" else ~revealed
+                    near = list(range(-weight.radius, weight.radius + 1))
+                    near = [o for o in near if o or weight.center]
+                    count = [sum(revealed[(j + o) % N] for o in near) for j in range(N)]
+                    if isinstance(weight, cwdfm.Neighbor):
+                        count = [math.exp(weight.scale * n) for n in count]
+                    elif not revealed.any():
+                        count = [1] * N
+                    total = sum(c for c, inside in zip(count, over, strict=True) if inside)
+                    mean = total / max(1, over.sum())
+                    out[b, i] = count[i] / mean * ce if total else 0
                 case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), "raw" | "level" as mode):
                     places = [i] if mode == "raw" else np.flatnonzero(~batch.fixed[b].numpy())
                     hidden = [sum(~revealed[(j + o) % N] for o in range(-r, r + 1)) for j in places]
@@ -92,6 +106,10 @@ LOSSES: list[cwdfm.Loss] = [
     cwdfm.NELBO("all"),
     cwdfm.Bregman(),
     *(cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), mode) for mode in get_args(RevealedWeight)),
+    cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7, center=False), "extended"),
+    cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7, center=False), "joint"),
+    cwdfm.ScaledCrossEntropy(cwdfm.NeighborShare(2), "joint"),
+    cwdfm.ScaledCrossEntropy(cwdfm.NeighborShare(2, center=False), "extended"),
     cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.5)),
 ]
 
