@@ -31,8 +31,11 @@ class Cell:
     sample_seed: int | None = None  # first seed of sampling; None: that of training
     snapshots: tuple[int, ...] = ()  # training steps after which the model is saved as well
     at: int | None = None  # the snapshot to sample from; None: the final model
+    until: int = 0  # stop training after this many of the recipe's steps; 0 for all of them
     n: int | None = None  # number of samples; None: that of the scale
     top_p: float | None = None  # nucleus; None: that of the scale
+    dropout: bool = False  # leave the network's dropout on while sampling
+    carry_over: bool = True  # with a mask source: keep revealed tokens
 
     def train(self, seed: int = 0) -> Train:
         """The training task for a seed."""
@@ -42,7 +45,7 @@ class Cell:
             often = max(1, min(recipe.validate_every, steps // 4))
             warmup = round(recipe.warmup * self.effort)
             recipe = replace(recipe, steps=steps, warmup=warmup, validate_every=often)
-        return Train(recipe, self.corpus, self.snapshots)
+        return Train(recipe, self.corpus, self.snapshots, self.until)
 
     def sample(self, seed: int = 0) -> Sample:
         """The sampling task for a seed."""
@@ -50,7 +53,16 @@ class Cell:
         choice = replace(self.choice, top_p=self.top_p or sizes.top_p)
         drawn = seed if self.sample_seed is None else self.sample_seed + seed
         steps = self.steps or sizes.steps
-        return Sample(self.train(seed), choice, steps, self.n or sizes.n, drawn, self.at)
+        return Sample(
+            self.train(seed),
+            choice,
+            steps,
+            self.n or sizes.n,
+            drawn,
+            self.at,
+            self.dropout,
+            self.carry_over,
+        )
 
     def likelihood(self, seed: int = 0) -> Likelihood:
         """The task for the likelihood of held-out data."""

@@ -38,6 +38,7 @@ class Experiment:
     title: str
     plan: Callable[[Scale], Plan]
     paper: str = ""  # the table or figure of the paper, if it is one
+    estimate: int = 0  # GPU minutes at small scale, as long as they are not measured
 
 
 def write(plan: Plan, store: Store, folder: Path, name: str) -> Iterator[Path]:

@@ -20,6 +20,7 @@ from experiments.notes import (
 from experiments.scale import Scale, held_out
 from experiments.store import Store
 from experiments.table import Row, Table, Value
+from experiments.tasks.sample import HeldOut
 from experiments.tasks.train import Train
 
 STEPS_UNKNOWN = "Paper: its tables at its own scale, for an unknown number of steps."
@@ -46,26 +47,28 @@ def grid(
     log: bool = False,
     likelihood: bool = False,
     notes: tuple[str, ...] = (),
+    data: HeldOut | None = None,
 ) -> Callable[[Scale], Plan]:
     """The plan of an experiment whose cells are all of one corpus.
 
     x: the label of the x axis; None draws no curves.
     likelihood: add a column of held-out perplexity.
     notes: explanations of the labels.
+    data: held-out sequences of the last row; by default as long and as many as those of the scale.
     """
     bounds = TRAINING[:1] if likelihood else ()
 
     def plan(scale: Scale) -> Plan:
         found = list(entries(scale))
         corpus = found[0].cell.corpus
-        how, data = measure(corpus, scale), held_out(corpus, scale, 0)
+        how, known = measure(corpus, scale), data or held_out(corpus, scale, 0)
 
         def values(cell: Cell, store: Store) -> tuple[Value, ...]:
             return (*cell.values(store), *(cell.training(store)[:1] if likelihood else ()))
 
         def tables(store: Store) -> list[Table]:
             rows = [Row(entry.labels, values(entry.cell, store)) for entry in found]
-            rows.append(data_row(labels, how.values(store, data), more=len(bounds)))
+            rows.append(data_row(labels, how.values(store, known), more=len(bounds)))
             cells = [(entry.labels, entry.cell) for entry in found]
             notes_below = (
                 *notes,
@@ -80,7 +83,7 @@ def grid(
             return [] if x is None else [curves(title, x, found, store, log=log)]
 
         tasks = [task for entry in found for task in entry.cell.tasks(likelihood=likelihood)]
-        return Plan((*tasks, *how.tasks(data)), tables, figures)
+        return Plan((*tasks, *how.tasks(known)), tables, figures)
 
     return plan
 

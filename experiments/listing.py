@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from experiments import paper
-from experiments.catalog import EXPERIMENTS
+from experiments.catalog import EXPERIMENTS, PENDING
 from experiments.experiment import Experiment
 
 UNKNOWN = "not measured"
@@ -56,7 +56,9 @@ def list_experiments() -> str:
             "",
             "The paper's tables and figures can be named by number: figure-4, table-5.",
             *(f"{number} is {what}." for number, what in NO_EXPERIMENT.items()),
-            "GPU minutes are measured at small scale and include tasks that experiments share.",
+            "GPU minutes are measured at small scale and include tasks that experiments share. ~ is "
+            "an estimate for one H200 without other work.",
+            f"Without results, the most informative per minute first: {', '.join(PENDING)}.",
             f"{found.workers} workers shared one {found.gpu} (--workers {found.workers}).",
         ]
     )
@@ -96,7 +98,8 @@ def _matches(word: str, place: str) -> bool:
 
 def _head(experiment: Experiment) -> str:
     minutes = costs().minutes.get(experiment.name)
-    text = UNKNOWN if minutes is None else f"{minutes:,.0f}"
+    estimated = f"~{experiment.estimate}" if experiment.estimate else UNKNOWN
+    text = estimated if minutes is None else f"{minutes:,.0f}"
     return f"  {experiment.name:{_WIDTH}} {text:>{len(UNKNOWN)}}"
 
 

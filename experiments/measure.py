@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from experiments import paper
-from experiments.scale import EVALUATORS, Scale, held_out, size
+from experiments.scale import EVALUATORS, Scale, size
 from experiments.store import Store
 from experiments.table import Column, Value
 from experiments.tasks.base import Corpus, Task
@@ -117,7 +117,10 @@ class TextMeasure(Measure):
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         evaluator = EVALUATORS[self.scale]
         scored = Text(samples, evaluator)
-        return scored, MauveScore(scored, Text(held_out("text", self.scale, 1), evaluator))
+        drawn = isinstance(samples, Sample)
+        length = samples.model.recipe.length if drawn else samples.length
+        reference = HeldOut("text", length, samples.n, 1)  # as many and as long
+        return scored, MauveScore(scored, Text(reference, evaluator))
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
         read, compared = (store.result(task) for task in self.tasks(samples))

@@ -70,6 +70,8 @@ class Recipe:
     documents: str | None = added(None)
     condition: tuple[str, ...] = added(())
     condition_dropout: float = added(0.1)
+    loss_weight: str = added("exp")
+    loss_center: bool = added(True)
 
     @classmethod
     def named(cls, name: str) -> Self:

@@ -27,7 +27,7 @@ from experiments.bench.bounds import Job as PaperRun
 from experiments.bench.bounds import project
 from experiments.catalog import EXPERIMENTS
 from experiments.experiment import numbered, write_file
-from experiments.results import RESULTS, ROOT, Recorded, read, record
+from experiments.results import RESULTS, ROOT, Recorded, is_recorded, read, record
 from experiments.studies.frontier_tables import FIGURES
 from experiments.studies.tables import TABLES
 from experiments.table import Row, Table, Value, make_table
@@ -36,6 +36,8 @@ from experiments.tasks.base import in_order
 BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 STORE = Recorded()
 VOCAB = 50_257
+MANY = 12  # missing rows that a note still names
+NOT_RUN = "Not run yet.\n"
 ORIGIN = ("command", "revision", "hardware")
 
 
@@ -57,11 +59,11 @@ def tables(name: str) -> list[Table]:
     if name == "projection":
         return [projection()]
     if name in TABLES:
-        return TABLES[name](record(name))
+        return TABLES[name](record(name)) if is_recorded(name) else []
     if name not in EXPERIMENTS:
         raise InputError(f"unknown results {name!r}; see `python -m experiments list`")
     found = EXPERIMENTS[name].plan("small").tables(STORE)
-    return [recorded_part(table) for table in found if any(map(_known, table.rows))]
+    return [recorded_part(table) for table in found if any(map(_measured, table.rows))]
 
 
 def recorded_part(table: Table) -> Table:
@@ -71,7 +73,8 @@ def recorded_part(table: Table) -> Table:
     ]
     kept = [i for i in range(len(table.columns)) if i not in empty]
     missing = [table.columns[i].name for i in empty]
-    missing += [" ".join(filter(None, row.labels)) for row in table.rows if not _known(row)]
+    unknown = [" ".join(filter(None, row.labels)) for row in table.rows if not _known(row)]
+    missing += unknown if len(unknown) <= MANY else [f"{len(unknown)} of {len(table.rows)} rows"]
     if not missing:
         return table
     names = {table.columns[i] for i in empty}
@@ -92,6 +95,11 @@ def recorded_part(table: Table) -> Table:
         rows=rows,
         notes=(*table.notes, f"Not measured yet: {'; '.join(missing)}."),
     )
+
+
+def _measured(row: Row) -> bool:
+    """Whether a row has a value that is not that of the data alone."""
+    return row.labels[0] != "data" and _known(row)
 
 
 def _known(row: Row) -> bool:
@@ -150,6 +158,8 @@ def origin(name: str) -> tuple[str, str, str]:
         found = list(read("bench").values())
         return "python -m experiments bench --out FILE", *_origins(found)
     if name in TABLES:
+        if not is_recorded(name):
+            return "", "", ""
         made = record(name)
         return made["command"], *_origins([made, *_rows_with_origin(made)])
     cells = in_order(EXPERIMENTS[name].plan("small").tasks)
@@ -175,7 +185,7 @@ def fill(text: str) -> str:
     """A page with its tables filled in."""
 
     def block(match: re.Match[str]) -> str:
-        shown = "\n".join(table.markdown() for table in tables(match[2]))
+        shown = "\n".join(table.markdown() for table in tables(match[2])) or NOT_RUN
         return f"{match[1]}{shown}{match[3]}"
 
     return BLOCK.sub(block, text)

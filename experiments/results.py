@@ -58,6 +58,11 @@ def record(name: str, pack: str = "studies") -> Any:
     return _cached(pack)[name]
 
 
+def is_recorded(name: str, pack: str = "studies") -> bool:
+    """Whether a pack has a record of this name."""
+    return name in _cached(pack)
+
+
 @cache
 def _cached(pack: str) -> Records:
     return read(pack)

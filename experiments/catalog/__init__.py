@@ -8,9 +8,11 @@ from experiments.catalog import (
     controls,
     curves,
     headline,
+    leak,
     locality,
     perplexity,
     solvers,
+    text_plan,
     training,
     tuned,
     variety,
@@ -37,6 +39,8 @@ def _training() -> Iterator[Experiment]:
     yield Experiment("paths", title, training.paths, table("path_ablation"))
     yield Experiment("curves", "figures: every loss and path, every solver, QM9", curves.plan)
     yield Experiment("headline", "figure: the paper's own setting, mask source, QM9", headline.plan)
+    title = "table: the paper's own setting up to half of its training, mask source, QM9"
+    yield Experiment("headline-long", title, headline.long, estimate=70)
     title = "table: scale of the context-weighted path"
     yield Experiment("scales", title, training.scales, table("abl_cwdfm"))
     yield Experiment("perplexity", "table: test perplexity", perplexity.plan, table("elbo"))
@@ -48,6 +52,12 @@ def _settings() -> Iterator[Experiment]:
     yield Experiment("revealed", "table: weight of revealed tokens in SCE", ablations.revealed)
     yield Experiment("readings", "table: interpretations of the loss, QM9", ablations.readings)
     yield Experiment("scaled-text", "table: settings of SCE, text", ablations.scaled)
+    title = "table: likelihood bound of every reading of SCE, text"
+    yield Experiment("sce-readings", title, text_plan.readings, estimate=22)
+    for name, minutes in (("94M", 15), ("170M", 19)):
+        title = f"table: CE and SCE, Euler and Neighbor, {name} parameters, larger corpus"
+        plan = text_plan.larger(name)
+        yield Experiment(f"larger-{name.lower()}", title, plan, estimate=minutes)
     for corpus in CORPORA:
         title = f"table: loss of masked tokens or of all tokens, {corpus}, mask source"
         yield Experiment(f"tokens-{corpus}", title, ablations.counting(corpus))
@@ -97,6 +107,9 @@ def _controls() -> Iterator[Experiment]:
     yield Experiment("few-data", title, controls.few_data)
     title = "table: position embeddings, mask source, QM9"
     yield Experiment("positions", title, controls.positions)
+    title = "tables: dropout as position information, and sampling without carry-over, QM9"
+    yield Experiment("dropout-leak", title, leak.plan, estimate=12)
+    yield Experiment("dropout-leak-cpu", f"{title}, on a CPU", leak.on_a_cpu)
 
 
 def _context() -> Iterator[Experiment]:
@@ -112,3 +125,7 @@ EXPERIMENTS = {
     for group in (_training, _settings, _solvers, _controls, _context)
     for experiment in group()
 }
+
+# Experiments without results, the most informative per GPU minute first. `sce-readings` runs its
+# first seed first, which decides what is worth sampling.
+PENDING = ("sce-readings", "dropout-leak", "larger-94m", "larger-170m", "headline-long")

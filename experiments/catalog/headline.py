@@ -10,7 +10,9 @@ from itertools import product
 from typing import Any
 
 from experiments import paper
+from experiments.catalog.leak import CHANGES, NOTES
 from experiments.catalog.solvers import best
+from experiments.catalog.training import LOSS_NAMES
 from experiments.cell import Cell, flow
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
@@ -19,6 +21,8 @@ from experiments.scale import Scale, size
 
 STEPS = 5000  # training steps at small scale; the paper has 25,000
 FOLDS = 5
+LOOKS = (3125, 6250, 12_500)  # the snapshots of the long training
+STEPS_OF_SOLVER = 64
 MASKED = "CE of masked tokens"
 
 
@@ -39,6 +43,53 @@ def fields(scale: Scale) -> dict[str, Any]:
     )
     ours = asdict(own)
     return {name: value for name, value in asdict(whole).items() if value != ours[name]}
+
+
+def long_entries(scale: Scale) -> list[Entry]:
+    """The paper's schedule of 25,000 steps, with and without dropout, as far as LONG steps.
+
+    With the snapshot that the page on dropout compares: sampled with dropout on, and without
+    carry-over.
+    """
+    found, few = [], scale == "smoke"
+    whole = fields(scale)
+    if scale == "small":
+        steps = Recipe.named("qm9-paper").steps
+        whole |= {"steps": steps, "validate_every": 625, "checkpoint_every": 625}
+    looks = LOOKS if scale == "small" else ()
+    until = max(looks, default=0)
+    euler, neighbor = (best("molecules", "mask")[name] for name in ("Euler", "Neighbor"))
+    for loss, dropout in product(("ce", "sce"), (0.1, 0.0)):
+        trained = whole | flow("mask", loss, dropout=dropout)
+        for at, (name, choice) in product(
+            looks or (None,), {"Euler": euler, "Neighbor": neighbor}.items()
+        ):
+            for change, options in CHANGES.items():
+                if options and (loss, dropout) != ("ce", 0.1):
+                    continue
+                cell = Cell(
+                    "molecules",
+                    scale,
+                    trained,
+                    choice,
+                    STEPS_OF_SOLVER,
+                    snapshots=looks,
+                    at=at,
+                    until=until,
+                    n=None if few else FOLDS * size("molecules", scale).fold_size,
+                    **options,
+                )
+                labels = (LOSS_NAMES[loss], f"{dropout:g}", str(at or "all"), name, change)
+                found.append(Entry(labels, cell))
+    return found
+
+
+long = grid(
+    "The paper's setting on QM9, mask source, during its 25,000 training steps",
+    ("loss", "dropout", "step", "solver", "sampling"),
+    long_entries,
+    notes=NOTES,
+)
 
 
 def entries(scale: Scale) -> list[Entry]:

@@ -1,5 +1,6 @@
 """The tables of the studies on molecules."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -146,3 +147,25 @@ def finetune(record: Record) -> list[Table]:
         aromatic, copied = Value(100 * row["aromatic_share"]), Value(100 * row["copied_share"])
         rows.append(((row["model"],), (aromatic, *counts(row["scores"]), copied)))
     return [make_table("Fine-tuning on aromatic molecules", "model", columns, rows)]
+
+
+def seeds(record: Record) -> list[Table]:
+    """One sampler and several trainings: each with the spread of its folds, and their mean."""
+    rows = sorted(record["rows"], key=lambda row: row["training_seed"])
+    names = ("valid", "unique", "novel")
+
+    def spread(numbers: Sequence[float], digits: int = 1) -> Value:
+        deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
+        return Value(statistics.fmean(numbers), deviation, digits)
+
+    made = [
+        (
+            (str(row["training_seed"]),),
+            (Value(row["evaluations"]), *(spread(row["folds"][name]) for name in names)),
+        )
+        for row in rows
+    ]
+    means = [spread([row[name] for row in rows]) for name in ("evaluations", *names)]
+    made.append((("mean",), tuple(means)))
+    title, columns = "Repeated with all samples kept", ("evaluations ↓", *COUNTS)
+    return [make_table(title, "training seed", columns, made)]

@@ -17,14 +17,18 @@ randomized SMILES per molecule (see `cwdfm prepare qm9 --help`):
         --work SAMPLES
     python -m experiments.studies.qm9_search score --work SAMPLES --training DIR/training.json \
         --out qm9_spelled24.json
+
+The record has the counts of every fold. `score --samples FILE.tgz` keeps the samples, which take
+0.1 MB per setting, and `--training` takes the records of several trainings, one for each seed.
 """
 
 import argparse
 import json
 import math
 import sys
+import tarfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -201,27 +205,39 @@ def accepting(
         yield {"share": share, "least": plausible[kept[-1]]} | scaled
 
 
-def score(work: Path, out: Path, trained: Path | None) -> None:
-    """Score all samples in a folder; include the record of the models' training."""
+def fold_counts(texts: list[str], training: CanonicalSet) -> dict[str, list[int]]:
+    """Valid, unique and novel molecules of every fold of 1,024 samples."""
+    scores = score_molecules(texts, training, fold_size=SAMPLES).to_json()
+    return {name: scores[name]["counts"] for name in ("valid", "unique", "novel")}
+
+
+def score(work: Path, out: Path, trained: Sequence[Path], samples: Path | None) -> None:
+    """Score all samples in a folder; include the records of the models' trainings."""
     training = CanonicalSet(data.load("qm9").texts("train"))
     rows = []
     for path in sorted(work.glob("*.json")):
         found = json.loads(path.read_text())
         texts, plausible = found.pop("texts"), found.pop("plausibility", None)
-        row = found | counts(texts, training)
+        row = found | counts(texts, training) | {"folds": fold_counts(texts, training)}
         if plausible and not row["setting"]["accept"]:
             row["accepting"] = list(accepting(texts, plausible, training))
         rows.append(row)
     seeds = {row["seed"] for row in rows}
     assert len(seeds) <= 1, f"{work} has samples of several seeds: {sorted(seeds)}"
-    made = json.loads(trained.read_text()) if trained else None
-    if made is not None:
-        unknown = {row["weights"] for row in rows} - set(made["weights"].values())
-        assert not unknown, f"{work} has samples of models that are not in {trained}: {unknown}"
+    made = [json.loads(path.read_text()) for path in trained]
+    seed_of = {w: each["config"]["seed"] for each in made for w in each["weights"].values()}
+    if made:
+        unknown = {row["weights"] for row in rows} - seed_of.keys()
+        assert not unknown, f"{work} has samples of models without a record: {unknown}"
+        rows = [row | {"training_seed": seed_of[row["weights"]]} for row in rows]
     rows.sort(key=lambda row: -row["valid"])
     for row in rows:
         print(f"{row['model']:20} {row['valid']:7.1f} {row['novel']:7.1f} {row['setting']}")
     write_json(out, provenance() | {"config": {}, "training": made, "rows": rows})
+    if samples is not None:
+        with tarfile.open(samples, "w:gz") as archive:
+            for path in sorted(work.glob("*.json")):
+                archive.add(path, path.name)
 
 
 def parse_setting(text: str) -> Setting:
@@ -258,7 +274,8 @@ def main() -> None:
     sampling.add_argument("--seed", type=int, default=SEED)
     scoring = commands.add_parser("score")
     scoring.add_argument("--work", type=Path, required=True, help="folder of the samples")
-    scoring.add_argument("--training", type=Path, help="training.json of the models")
+    scoring.add_argument("--training", type=Path, nargs="*", default=[], help="their training.json")
+    scoring.add_argument("--samples", type=Path, help="archive to keep the samples in, a .tgz")
     scoring.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if options.command == "train":
@@ -268,7 +285,7 @@ def main() -> None:
         chosen = options.setting or options.settings_of
         draw(options.models, chosen, options.work, options.n, options.seed)
     else:
-        score(options.work, options.out, options.training)
+        score(options.work, options.out, options.training, options.samples)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from experiments.studies.molecule_tables import (
     finetune,
     limits,
     searched,
+    seeds,
     solver_table,
 )
 from experiments.table import Table, Value, make_table
@@ -133,6 +134,22 @@ def exact_target(record: Record) -> list[Table]:
     return [make_table("Total variation to an exact target", "source, solver", columns, rows)]
 
 
+def dropout_positions(record: Record) -> list[Table]:
+    """Losses in both modes when the target of each masked token is its position."""
+    rows = [
+        (
+            (row["positions"], f"{row['dropout']:g}", str(row["seed"])),
+            numbers(row, {"training": 2, "evaluation": 2}),
+        )
+        for row in record["rows"]
+    ]
+    columns, labels = (
+        ("training mode, nats ↓", "evaluation mode, nats ↓"),
+        "positions, dropout, seed",
+    )
+    return [make_table("Positions as targets, masked input", labels, columns, rows)]
+
+
 def context_path(record: Record) -> list[Table]:
     """Algorithm 1 by sequence length."""
     rows = [
@@ -244,11 +261,13 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "qm9_spelled24": partial(best, f"{SPELLED}, search", (970, 980, 990)),
     "qm9_spelled24_long": partial(best, f"{SPELLED}, 16,000 training steps", (970, 980, 990)),
     "qm9_spelled24_hot": partial(best, f"{SPELLED}, higher temperatures", (970, 980, 990)),
+    "qm9_best_seeds": seeds,
     "finetune": finetune,
     "text_small_mask": text_small,
     "text_small_uniform": text_small,
     "run_scatter": run_scatter,
     "exact_target": exact_target,
+    "dropout_positions": dropout_positions,
     "context_path": context_path,
     "sampling_step": sampling_step,
     "elbo_variance": elbo_variance,

@@ -1,16 +1,20 @@
 """Sampling as a task, and held-out data that stands in for samples."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import torch
+from torch import Tensor, nn
 
+from cwdfm.config import added
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver import Samples
 from cwdfm.solver_config import SolverChoice
+from cwdfm.source import MaskSource, Source
 from cwdfm.trained import auto_batch_size
 from experiments.store import Store
 from experiments.tasks.base import Corpus, Resources, Result, Task
@@ -18,6 +22,53 @@ from experiments.tasks.corpora import check_corpus
 from experiments.tasks.train import Train, load_corpus, load_model
 
 SAMPLES = "samples.jsonl"
+
+
+@dataclass(frozen=True)
+class RewritableMaskSource(Source):
+    """A mask source whose revealed tokens may change: a solver without carry-over.
+
+    As with a uniform source, the solver counts a token as revealed if it equals its proposal, and
+    moves the others. In the last step every token becomes its proposal. This is how the solver of
+    the package `flow_matching` treats all sources.
+    """
+
+    @property
+    def mask(self) -> MaskSource:
+        """The source that the network was trained with."""
+        return MaskSource(self.vocab_size)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.mask.num_tokens
+
+    def noise(self, index_B: Tensor, length: int, *, seed: int, step: int = 0) -> Tensor:
+        return self.mask.noise(index_B, length, seed=seed, step=step)
+
+    def revealed(self, x_BN: Tensor) -> Tensor | None:
+        return None
+
+    def renoise_probability(self, x_BN: Tensor) -> Tensor:
+        return self.mask.renoise_probability(x_BN)
+
+    def renoise(self, x_BN: Tensor, u_BN: Tensor) -> Tensor:
+        return self.mask.renoise(x_BN, u_BN)
+
+
+class WithDropout(nn.Module):
+    """A network in training mode, which the evaluation mode of this wrapper does not change."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network.train()
+
+    def forward(self, x_BN: Tensor, t_B: Tensor) -> Tensor:
+        logits_BNV: Tensor = self.network(x_BN, t_B)
+        return logits_BNV
+
+    def train(self, mode: bool = True) -> Self:
+        self.training = mode
+        return self
 
 
 @dataclass(frozen=True)
@@ -30,6 +81,8 @@ class Sample(Task):
     n: int
     seed: int = 0
     at: int | None = None  # training step of the snapshot to sample from; None: the final model
+    dropout: bool = added(False)  # leave the network's dropout on
+    carry_over: bool = added(True)  # with a mask source: keep revealed tokens
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -37,11 +90,18 @@ class Sample(Task):
 
     @property
     def summary(self) -> str:
-        return f"{self.model.summary}; {self.choice.solver}, {self.steps} steps"
+        changes = (", dropout on" if self.dropout else "") + (
+            "" if self.carry_over else ", no carry-over"
+        )
+        return f"{self.model.summary}; {self.choice.solver}, {self.steps} steps{changes}"
 
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
         trained = load_model(self.model, store, resources, self.at)
-        out, precision = draw_samples(trained, self.choice, self.n, self.steps, self.seed)
+        if not self.carry_over:
+            source = RewritableMaskSource(trained.source.vocab_size)
+            trained = replace(trained, method=replace(trained.flow, source=source))
+        options = self.choice, self.n, self.steps, self.seed
+        out, precision = draw_samples(trained, *options, dropout=self.dropout)
         tokens = out.tokens.tolist()
         texts = [trained.tokenizer.decode(row) for row in tokens]
         header = {"tokenizer": trained.tokenizer.kind, "options": asdict(self.choice)}
@@ -51,12 +111,25 @@ class Sample(Task):
 
 
 def draw_samples(
-    trained: Pretrained, choice: SolverChoice, n: int, steps: int, seed: int = 0
+    trained: Pretrained,
+    choice: SolverChoice,
+    n: int,
+    steps: int,
+    seed: int = 0,
+    *,
+    dropout: bool = False,
 ) -> tuple[Samples, str]:
-    """Samples and their precision: bfloat16 on a GPU, float32 elsewhere."""
+    """Samples and their precision: bfloat16 on a GPU, float32 elsewhere.
+
+    With `dropout` the network stays in training mode, so samples depend on the batch size.
+    """
     device = next(trained.model.parameters()).device.type
     half = device == "cuda"
-    trained.model.capture_trunk()
+    if dropout:
+        torch.manual_seed(seed)
+        trained = replace(trained, model=WithDropout(trained.model))
+    else:
+        trained.model.capture_trunk()
     with torch.autocast(device, torch.bfloat16, enabled=half):
         out = generate(
             trained,

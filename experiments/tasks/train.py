@@ -2,12 +2,14 @@
 
 import json
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cwdfm.config import added
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.data.dataset import CacheMode
@@ -29,6 +31,7 @@ class Train(Task):
     recipe: Recipe
     corpus: Corpus
     snapshots: tuple[int, ...] = ()  # training steps after which the model is saved as well
+    until: int = added(0)  # stop after this many of the recipe's steps; 0 for all of them
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -53,9 +56,10 @@ class Train(Task):
         _reset_compiler(recipe)
         run = Run(recipe.config(), tokens, folder / "run", resources.torch_device())
         run.resume()  # from the last checkpoint of an attempt that was interrupted
-        if number := fit(run, [Snapshots(run, self.snapshots, folder)]):
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        run.averaged().save_pretrained(folder / "model")
+        with suppress(Stopped):  # which saves the model
+            if number := fit(run, [Snapshots(run, self.snapshots, folder, self.until)]):
+                raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+            run.averaged().save_pretrained(folder / "model")
         lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
         return {
             "parameters": sum(p.numel() for p in run.model.parameters()),
@@ -80,15 +84,26 @@ def _reset_compiler(recipe: Recipe) -> None:
         _last_compiled[:] = fields
 
 
-class Snapshots(Logger):
-    """Saves the averaged model after the given steps."""
+class Stopped(Exception):
+    """The training has reached the step after which it was to stop."""
 
-    def __init__(self, run: Run, steps: tuple[int, ...], folder: Path) -> None:
-        self.run, self.steps, self.folder = run, steps, folder
+
+class Snapshots(Logger):
+    """Saves the averaged model after the given steps, and stops after step `until` if it is not 0.
+
+    A step is logged and validated after this logger has seen it, so it is the next one that stops.
+    """
+
+    def __init__(self, run: Run, steps: tuple[int, ...], folder: Path, until: int = 0) -> None:
+        self.run, self.steps, self.folder, self.until = run, steps, folder, until
 
     def step(self, step: int) -> None:
+        if self.until and step > self.until:
+            raise Stopped
         if step in self.steps:
             self.run.averaged().save_pretrained(self.folder / f"model-{step}")
+        if step == self.until:
+            self.run.averaged().save_pretrained(self.folder / "model")
 
 
 def load_model(
