@@ -117,8 +117,8 @@ class TextMeasure(Measure):
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         evaluator = EVALUATORS[self.scale]
         scored = Text(samples, evaluator)
-        drawn = isinstance(samples, Sample)
-        length = samples.model.recipe.length if drawn else samples.length
+        own = samples if isinstance(samples, HeldOut) else samples.model.recipe
+        length = own.length
         reference = HeldOut("text", length, samples.n, 1)  # as many and as long
         return scored, MauveScore(scored, Text(reference, evaluator))
 

@@ -26,11 +26,15 @@ from cwdfm.report.text_data import COMPUTE, Passages, TextSettings
 
 CACHE = "cache"  # the folder of cached scores in the report folder
 SHOWN_NGRAM = 8  # tokens of the n-grams in the column of the overlap
-COLUMNS = ("perplexity", "entropy", "MAUVE", "distinct-2", "repeated", "in training")
-COLUMNS += ("calls", "samples")
+COLUMNS = (
+    *("perplexity", "entropy", "MAUVE", "distinct-2", "repeated", "in training"),
+    *("calls", "samples"),
+)
 # Settings that do not affect perplexity; the evaluator LM is identified by its fingerprint.
-_NOT_PERPLEXITY = ("eval_model", "eval_revision", *COMPUTE, "reference_size", "data_row", "mauve")
-_NOT_PERPLEXITY += ("overlap_tokens",)
+_NOT_PERPLEXITY = (
+    *("eval_model", "eval_revision", *COMPUTE, "reference_size", "data_row", "mauve"),
+    "overlap_tokens",
+)
 
 _Score = Perplexity | Mauve | Overlap
 

@@ -32,7 +32,7 @@ TRAININGS: dict[tuple[str, str], dict[str, Any]] = {
     ("learned", "0.1"): {"dropout": DROPOUT, "learned_positions": True},
     ("learned", "0"): {"dropout": 0.0, "learned_positions": True},
 }
-CHANGES: dict[str, dict[str, bool]] = {
+CHANGES: dict[str, dict[str, Any]] = {
     "": {},
     "dropout on": {"dropout": True},
     "no carry-over": {"carry_over": False},

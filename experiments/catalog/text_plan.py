@@ -187,7 +187,7 @@ def larger(name: str) -> Callable[[Scale], Plan]:
         solvers = {k: v for k, v in best("text", "uniform").items() if k != "Entropy"}
         n = size("text", scale).n if few else SAMPLES
         options: dict[str, Any] = {"n": n, "top_p": NUCLEUS, "steps": None if few else 256}
-        cells = {
+        cells: dict[tuple[str, ...], Cell] = {
             (kind, solver): larger_cell(name, loss, scale, choice=choice, **options)
             for (loss, kind), (solver, choice) in product(KINDS.items(), solvers.items())
         }

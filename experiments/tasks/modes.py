@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.loss import CrossEntropy
-from cwdfm.path import MixturePath, PathSample
+from cwdfm.path import MixturePath
 from cwdfm.pretrained import Pretrained
 from cwdfm.schedule import stratified_times
 from cwdfm.trained import auto_batch_size, prompt_tokens
@@ -59,8 +59,9 @@ class LossModes(Task):
 
         def loss(t_B: Tensor) -> float:
             given_BN = None if fixed_BN is None else fixed_BN[index_B]
-            options = {"seed": self.seed, "step": draw, "index": index_B, "fixed": given_BN}
-            batch: PathSample = path.sample(rows_BN[index_B], t_B, **options)
+            batch = path.sample(
+                rows_BN[index_B], t_B, seed=self.seed, step=draw, index=index_B, fixed=given_BN
+            )
             logits_BNV = trained.model(batch.x_t, batch.t)
             return float(CrossEntropy()(logits_BNV, batch, trained.schedule))
 

@@ -66,7 +66,7 @@ def load_trigram() -> LogProb:
     except ImportError as error:
         raise Unavailable("requires pocketsphinx: pip install --no-deps pocketsphinx") from error
     numbers = package.LogMath()
-    path = Path(package.__file__).parent / "model" / "en-us" / "en-us.lm.bin"
+    path = Path(str(package.__file__)).parent / "model" / "en-us" / "en-us.lm.bin"
     model = package.NGramModel(package.Config(), numbers, str(path))
     zero = numbers.get_zero()
 

@@ -687,7 +687,7 @@ def test_overlap_equals_a_search_for_every_ngram(
 ) -> None:
     monkeypatch.setattr("cwdfm.metrics.overlap._CHUNK", 50)  # several chunks of windows
     rng = np.random.default_rng(0)
-    training = rng.integers(0, 4, (12, 20)).astype(dtype)
+    training: np.ndarray[Any, Any] = rng.integers(0, 4, (12, 20)).astype(dtype)
     samples = rng.integers(0, 4, (10, 15))
     samples[3] = training[7, 2:17]  # a copied sample
     found = ngram_overlap(samples, training, ngrams=(1, 3, 5, 15, 16), folds=2)
@@ -706,7 +706,7 @@ def test_overlap_equals_a_search_for_every_ngram(
 
 
 def test_overlap_with_a_part_of_the_training_text() -> None:
-    training = np.arange(64).reshape(4, 16)
+    training: np.ndarray[Any, Any] = np.arange(64).reshape(4, 16)
     whole = ngram_overlap(training, training, ngrams=(4,), folds=1)
     half = ngram_overlap(training, torch.from_numpy(training), ngrams=(4,), folds=1, limit=40)
     assert (whole.shares[4].value, whole.tokens) == (1.0, 64)
