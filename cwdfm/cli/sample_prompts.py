@@ -8,7 +8,15 @@ from typing import Any, Literal
 
 import torch
 
-from cwdfm.cli.options import by_flags, fields_given, model_first, parse
+from cwdfm.cli.options import (
+    by_flags,
+    fields_given,
+    flag,
+    flags_given,
+    model_first,
+    parse,
+    value_given,
+)
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import solver_config
 from cwdfm.errors import InputError, check_integer
@@ -31,6 +39,8 @@ class Options:
     The file of prompts is .txt, one prompt per line, or .jsonl: every line is a string, or an
     object with one of "prompt", "messages" (a conversation to answer) and "template" (a text with
     holes: [12] is twelve tokens). The help shows the options of the solver given by --solver.
+    Without a solver, --threshold 0.9 reveals all tokens with at least this probability, at
+    temperature 0.
     """
 
     model: str  # MODEL, the first argument: a folder, or owner/name on the hub
@@ -54,7 +64,7 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Parse the options, generate, and write the output file."""
-    words = model_first("sample", arguments)
+    words = with_threshold(model_first("sample", arguments))
     config = solver_config(words, SolverConfig())
     options = parse(
         "sample MODEL --prompts FILE",
@@ -73,6 +83,15 @@ def main(arguments: list[str]) -> None:
         elif "temperature" in fields_given(SolverConfig, words):
             solver["temperature"] = options.solver_options.temperature
         _run(options, texts, solver)
+
+
+def with_threshold(words: list[str]) -> list[str]:
+    """The words, with the solver that a threshold alone means, at temperature 0 as in Python."""
+    given = flags_given(words)
+    if flag("threshold") not in given or value_given("solver", words) is not None:
+        return words
+    temperature = [] if flag("temperature") in given else ["--temperature", "0"]
+    return [*words, "--solver", "threshold", *temperature]
 
 
 def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) -> None:

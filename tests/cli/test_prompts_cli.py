@@ -47,6 +47,19 @@ def test_texts_equal_those_of_the_library(folder: Path, tmp_path: Path, kind: st
     assert found.head["evaluations"] == int(expected.evaluations.sum())
 
 
+def test_a_threshold_alone_names_its_solver(folder: Path, tmp_path: Path) -> None:
+    """At temperature 0, as in Python; an explicit temperature stays."""
+    prompts, out = write(tmp_path / "prompts.jsonl", ROWS["prompt"]), tmp_path / "out.jsonl"
+    words = [str(folder), "--prompts", prompts, "--out", str(out), "--max-new-tokens", "6"]
+    sample_prompts.main([*words, "--threshold", "0.1"])
+    expected = cwdfm.generate(
+        cwdfm.load(folder), prompts=ROWS["prompt"], max_new_tokens=6, threshold=0.1
+    )
+    assert read_samples(out).tokens == expected.tokens
+    words = ["--threshold", "0.1", "--temperature", "2"]
+    assert sample_prompts.with_threshold(words) == [*words, "--solver", "threshold"]
+
+
 def test_an_interrupted_job_resumes(
     folder: Path,
     tmp_path: Path,
