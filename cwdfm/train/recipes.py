@@ -37,6 +37,28 @@ def qm9_small() -> TrainConfig:
     )
 
 
+def moses_small() -> TrainConfig:
+    """Drug-like molecules (MOSES), 17 million parameters, our own hyperparameters."""
+    return TrainConfig.from_flat(
+        data="moses",
+        length=56,  # the longest molecule, with its start and end tokens
+        fix_first=True,
+        model="17m",
+        learned_positions=True,
+        dropout=0.0,
+        steps=20_000,
+        learning_rate=6e-4,
+        min_learning_rate=6e-6,
+        ema=0.9995,
+        log_every=200,
+        validate_every=2000,
+        validation_rows=4096,
+        checkpoint_every=2000,
+        keep=1,
+        compile=True,
+    )
+
+
 def qm9_paper() -> TrainConfig:
     """The paper's hyperparameters for QM9."""
     return TrainConfig.from_flat(model="base", learning_rate=3e-5, min_learning_rate=3e-7)
@@ -111,5 +133,8 @@ def finetune() -> TrainConfig:
 
 RECIPES: dict[str, Callable[[], TrainConfig]] = {
     make.__name__.replace("_", "-"): make
-    for make in (qm9_debug, qm9_small, qm9_paper, text_debug, text_small, owt_paper, finetune)
+    for make in (
+        *(qm9_debug, qm9_small, qm9_paper, moses_small),
+        *(text_debug, text_small, owt_paper, finetune),
+    )
 }

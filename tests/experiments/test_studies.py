@@ -7,9 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import cwdfm
+import experiments.studies.moses as moses
 import experiments.studies.qm9_causes as causes
+from cwdfm.cli.train import read_options
 from cwdfm.metrics.molecule import canonical_set
+from cwdfm.sample_file import read_samples
 from cwdfm.weight import Neighbor
 from experiments.studies.gpu_tests import files, outcomes
 from experiments.studies.qm9_search import KEPT, Setting, accepting, parse_setting, settings_of
@@ -91,3 +96,52 @@ def test_settings_are_parsed() -> None:
 @pytest.mark.parametrize("name", ["qm9_search", "qm9_refine", "qm9_mend", "qm9_spelled24"])
 def test_recorded_searches_can_be_repeated(name: str) -> None:
     assert len(settings_of(name)) > 5
+
+
+def test_runs_of_moses_are_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train, resume, sample, pack and unpack at the smallest scale."""
+    pytest.importorskip("rdkit")
+    (tmp_path / "a.smi").write_text("".join(f"{'C' * n}c1ccccc1\n" for n in range(1, 40)))
+    data = cwdfm.data.load(tmp_path / "a.smi", length=moses.LENGTH, cache=False)
+    data.save(tmp_path / "a.npz")
+    work, name = tmp_path / "work", "mask-grown"
+
+    def act(*words: object) -> None:
+        line = ["moses", *map(str, words), "--scale", "smoke"]
+        monkeypatch.setattr("sys.argv", line)
+        moses.main()
+
+    trained = ("train", name, "--data", tmp_path / "a.npz", "--work", work)
+    act(*trained, "--minutes", 0)  # stopped at once
+    assert not (work / name / "model").exists()
+    act(*trained)
+    model = cwdfm.load(work / name)
+    assert isinstance(model.source, cwdfm.MaskSource)
+    assert model.fix_first
+    act("sample", name, "--work", work)
+    act("pack", name, "--work", work, "--out", tmp_path / "parts")
+    parts = list((tmp_path / "parts").iterdir())
+    assert all(part.stat().st_size <= moses.PART for part in parts)
+    act("unpack", "--parts", tmp_path / "parts", "--out", tmp_path / "home")
+    packed = cwdfm.load(tmp_path / "home" / name)
+    for ours, theirs in zip(packed.model.parameters(), model.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs.bfloat16().float())
+    samples = sorted((tmp_path / "home" / "samples").iterdir())
+    assert [len(read_samples(path).texts) for path in samples] == [4] * len(moses.MASK_SETTINGS)
+
+
+@pytest.mark.parametrize("name", moses.RUNS)
+def test_commands_of_moses_are_valid(name: str, tmp_path: Path) -> None:
+    """The words of every run describe a training, with the settings of its scale."""
+    chosen = {"tokens": 1e9, "data": "moses", "work": tmp_path}
+    full, smoke = (
+        moses.command(name, argparse.Namespace(**chosen, scale=scale))[3:]
+        for scale in ("full", "smoke")
+    )
+    config = read_options(full[1], full[2:])[0].config
+    assert config.optimizer.steps == round(1e9 / (moses.BATCH * moses.LENGTH))
+    assert config.optimizer.batch_size == moses.BATCH
+    assert config.runtime.compile
+    config = read_options(smoke[1], smoke[2:])[0].config
+    assert config.model.model == "debug"
+    assert not config.runtime.compile

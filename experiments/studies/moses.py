@@ -1,0 +1,242 @@
+"""Train models of MOSES on one GPU in a few short calls, and sample them.
+
+Prepare the data once, where RDKit and molsets are installed:
+
+    cwdfm prepare moses --length 56 --condition logp qed --out moses.npz
+
+Then, on the machine with the GPU (it needs neither), as often as necessary:
+
+    python -m experiments.studies.moses train --data moses.npz --work W --minutes 9 RUN ...
+    python -m experiments.studies.moses sample --work W --minutes 5 RUN ...
+    python -m experiments.studies.moses pack --work W --out DIR RUN ...
+
+`train` starts all named runs at the same time, because a single small network does not fill a GPU.
+It stops them when the minutes are over, and the same command resumes them. `--tokens` is the number
+of training tokens of each run, the same for all, so that methods are compared at equal numbers of
+tokens. `sample` draws 30,000 molecules with each setting of a run, and leaves out those that exist.
+`pack` writes the weights (bfloat16) and the samples of the runs as parts of at most 15 MiB, which
+`unpack --parts DIR --out DIR` joins. Samples are scored at home:
+
+    cwdfm eval DIR/samples/*.jsonl --data moses --out REPORT
+
+`--scale smoke` uses a tiny network, few steps and few samples, to rehearse all of this on a CPU.
+"""
+
+import argparse
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import cwdfm
+from cwdfm.data.dataset import TokenData
+from cwdfm.files import replacing
+from cwdfm.provenance import provenance
+from cwdfm.sample_file import SampleFile, write_samples
+
+PART = 15 * 2**20  # bytes per file
+LENGTH, BATCH = 56, 2048
+COMMON = "--batch-size 2048 --weight-decay 0.01 --elbo-rows 256 --previews 0 --compile --seed 0"
+SMOKE = "--model debug --batch-size 16 --warmup 1 --log-every 2 --checkpoint-every 2 --no-compile"
+SMOKE += " --validate-every 1000 --elbo-rows 0 --previews 0 --validation-rows 2"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How to sample: the arguments of `cwdfm.generate`, by a label."""
+
+    label: str
+    solver: Any = None
+    steps: int = 64
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `cwdfm.generate`."""
+        return {"solver": self.solver, "steps": self.steps, **dict(self.options)}
+
+
+KAPPA = ("grid", "kappa")
+EXACT = cwdfm.Euler(hazard="integrated")
+UNLIKELY = cwdfm.Gibbs(EXACT, tokens=4, select="unlikely", begin=0.3)
+GROWN = cwdfm.Neighbor(1, 8.0)
+RESAMPLE = ("resample", cwdfm.Resample(40))
+
+MASK = "--source mask --masked-only"
+UNIFORM_SETTINGS = (
+    Setting("euler-64", EXACT, 64, (KAPPA,)),
+    Setting("gibbs-64", UNLIKELY, 64, (KAPPA,)),
+    Setting("gibbs-64-resample", UNLIKELY, 64, (KAPPA, RESAMPLE)),
+    Setting("gibbs-256-resample", UNLIKELY, 256, (KAPPA, RESAMPLE)),
+)
+MASK_SETTINGS = (
+    Setting("first-hitting", cwdfm.FirstHitting(), LENGTH),
+    Setting("grown", cwdfm.FirstHitting(GROWN), LENGTH),
+    Setting("grown-resample", cwdfm.FirstHitting(GROWN), LENGTH, (RESAMPLE,)),
+)
+TOKENS = (Setting("tokens", None, LENGTH),)
+# Options of `cwdfm train moses-small`, and the settings to sample with. Reveals that grow from the
+# given first token are nearly left to right, an order in which a SMILES is easiest to predict.
+RUNS: dict[str, tuple[str, tuple[Setting, ...]]] = {
+    "mask-grown": (f"{MASK} --path context --path-radius 1 --path-scale 8", MASK_SETTINGS),
+    "mask-mixture": (MASK, MASK_SETTINGS),
+    "uniform": ("--source uniform", UNIFORM_SETTINGS),
+    "uniform-conditions": ("--source uniform --condition logp qed", UNIFORM_SETTINGS),
+    "uniform-4m": ("--source uniform --model 4m --learning-rate 1e-3", UNIFORM_SETTINGS),
+    "uniform-4m-conditions": (
+        "--source uniform --model 4m --learning-rate 1e-3 --condition logp qed",
+        UNIFORM_SETTINGS,
+    ),
+    "ar": ("--method ar", TOKENS),
+    "mdlm": ("--method mdlm", (Setting("ancestral-64"), Setting("ancestral-256", None, 256))),
+    "sedd": ("--method sedd", (Setting("analytic-64"), Setting("analytic-256", None, 256))),
+    "bd3lm": ("--method bd3lm --block 8", (Setting("ancestral-64"), Setting("256", None, 256))),
+}
+
+
+def command(name: str, options: argparse.Namespace) -> list[str]:
+    """The command that trains a run; the same words resume it."""
+    smoke = options.scale == "smoke"
+    steps = 6 if smoke else round(options.tokens / (BATCH * LENGTH))
+    chosen = merged(COMMON, RUNS[name][0], SMOKE if smoke else "", f"--steps {steps}")
+    places = ["--data", str(options.data), "--out", str(options.work / name)]
+    start = "from cwdfm.cli.main import main; main()"
+    return [sys.executable, "-c", start, "train", "moses-small", *places, *chosen]
+
+
+def merged(*texts: str) -> list[str]:
+    """The options of all texts; of those given twice, the last one."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        for option in text.replace(" --", "\n--").split("\n"):
+            words = option.split()
+            if words:
+                found["--compile" if words[0] == "--no-compile" else words[0]] = words
+    return [word for words in found.values() for word in words]
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train all runs at the same time, for some minutes."""
+    options.work.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * options.minutes
+    running = {}
+    for name in options.runs:
+        if (options.work / name / "model" / "config.json").exists():
+            print(f"{name}: finished")
+            continue
+        with (options.work / f"{name}.log").open("a") as log:
+            running[name] = subprocess.Popen(command(name, options), stdout=log, stderr=log)
+    while any(each.poll() is None for each in running.values()):
+        if time.monotonic() > end:
+            for each in running.values():
+                if each.poll() is None:
+                    each.send_signal(signal.SIGTERM)  # writes a checkpoint
+            break
+        time.sleep(0.2)
+    for name, process in running.items():
+        code = process.wait()
+        said = (options.work / f"{name}.log").read_text().replace("\r", "\n").splitlines()
+        steps = [line for line in said if line.startswith("step ")]
+        print(f"{name}: exit code {code}; {(steps or said or [''])[-1]}", flush=True)
+
+
+def sample(options: argparse.Namespace) -> None:
+    """Draw samples of all runs, until the minutes are over."""
+    smoke = options.scale == "smoke"
+    n = options.n or (4 if smoke else 30_000)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    end = time.monotonic() + 60 * options.minutes
+    folder = options.work / "samples"
+    folder.mkdir(exist_ok=True)
+    for name in options.runs:
+        trained = cwdfm.load(options.work / name, device)
+        for setting in RUNS[name][1]:
+            path = folder / f"{name}-{setting.label}-{options.seed}.jsonl"
+            if path.exists() or time.monotonic() > end:
+                print(f"{path.name}: {'exists' if path.exists() else 'no time left'}")
+                continue
+            setting = replace(setting, steps=4) if smoke and setting.steps > LENGTH else setting
+            start = time.perf_counter()
+            half = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+            with half:
+                out = trained.generate(n=n, seed=options.seed, **setting.arguments())
+            head = {
+                "options": {"model": name, "solver": setting.label, "steps": setting.steps},
+                "arguments": {key: str(value) for key, value in setting.arguments().items()},
+                "evaluations": int(out.evaluations.sum()),
+                "seconds": time.perf_counter() - start,
+                "model": trained.card,
+                "tokenizer": trained.tokenizer.kind,
+                "provenance": provenance(),
+            }
+            head["options"]["seed"] = options.seed
+            write_samples(path, SampleFile(out.texts, out.tokens.tolist(), head))
+            print(f"{path.name}: {head['seconds']:.0f} s", flush=True)
+
+
+def pack(options: argparse.Namespace) -> None:
+    """Write the weights, logs and samples of runs as files of at most PART bytes."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.runs:
+        trained = cwdfm.load(options.work / name)
+        trained.save_pretrained(options.work / "packed" / name, torch.bfloat16)
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:xz", preset=2) as archive:
+        for name in options.runs:
+            archive.add(options.work / "packed" / name, name)
+            archive.add(options.work / name / "metrics.jsonl", f"{name}/metrics.jsonl")
+            for path in sorted((options.work / "samples").glob(f"{name}-*.jsonl")):
+                archive.add(path, f"samples/{path.name}")
+    data = whole.getvalue()
+    parts = [data[i : i + PART] for i in range(0, len(data), PART)]
+    for i, part in enumerate(parts):
+        with replacing(options.out / f"{options.name}.tar.xz.{i:02}") as path:
+            Path(path).write_bytes(part)
+    print(f"{len(data) / 2**20:.1f} MiB in {len(parts)} files")
+
+
+def unpack(options: argparse.Namespace) -> None:
+    """Join the parts of `pack`."""
+    parts = sorted(options.parts.glob(f"{options.name}.tar.xz.*"))
+    whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+    with tarfile.open(fileobj=whole, mode="r:xz") as archive:
+        archive.extractall(options.out, filter="data")
+    print(f"written: {options.out}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train and sample models of MOSES.")
+    parser.add_argument("action", choices=("train", "sample", "pack", "unpack"))
+    parser.add_argument("runs", nargs="*", help=f"names of runs: {', '.join(RUNS)}")
+    parser.add_argument("--scale", choices=("full", "smoke"), default="full")
+    parser.add_argument("--data", type=Path, help="moses.npz")
+    parser.add_argument("--work", type=Path, help="folder of the runs")
+    parser.add_argument("--out", type=Path, help="folder of the parts, or of what they contain")
+    parser.add_argument("--parts", type=Path, help="folder with the parts to unpack")
+    parser.add_argument("--name", default="moses", help="name of the parts")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--tokens", type=float, default=1e9, help="training tokens per run")
+    parser.add_argument("--n", type=int, default=0, help="samples; 0 for the scale's number")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_intermixed_args()
+    if unknown := [name for name in options.runs if name not in RUNS]:
+        parser.error(f"unknown runs {', '.join(unknown)}; choose from {', '.join(RUNS)}")
+    required = {"train": ("data", "work"), "sample": ("work",), "pack": ("work", "out")}
+    for name in required.get(options.action, ("parts", "out")):
+        if getattr(options, name) is None:
+            parser.error(f"{options.action} requires --{name}")
+    if options.action == "train" and TokenData.load(options.data).length != LENGTH:
+        parser.error(f"--data must have sequences of {LENGTH} tokens")
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    {"train": train, "sample": sample, "pack": pack, "unpack": unpack}[options.action](options)
+
+
+if __name__ == "__main__":
+    main()
