@@ -127,6 +127,11 @@ def generate_samples(
                 f"evaluations chooses the solver and its resampling, got solver={solver!r} and "
                 f"resample={resample}; omit them, or omit evaluations"
             )
+        if refine is not None or reject is not None:
+            raise InputError(
+                "refine and reject would exceed the budget of evaluations; omit them, or omit "
+                "evaluations"
+            )
         chosen = recommend_for(trained.method, evaluations, length or trained.length)
         solver, steps, grid, resample = chosen.options.values()
     solver = _find_solver(trained.method, solver, temperature)

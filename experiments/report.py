@@ -161,7 +161,8 @@ def origin(name: str) -> tuple[str, str, str]:
         if not is_recorded(name):
             return "", "", ""
         made = record(name)
-        return made["command"], *_origins([made, *_rows_with_origin(made)])
+        earlier = made.get("commands", [])  # of a result that several commands continued
+        return made["command"], *_origins([made, *_rows_with_origin(made), *earlier])
     cells = in_order(EXPERIMENTS[name].plan("small").tasks)
     results = [result for cell in cells if (result := STORE.result(cell)) is not None]
     command = f"python -m experiments run {name} --scale small"

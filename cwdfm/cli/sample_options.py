@@ -160,6 +160,11 @@ def check(options: Options, given: Collection[str] = ()) -> None:
         if chosen or options.solver != "auto":
             name = "--solver" if options.solver != "auto" else flag(min(chosen))
             raise InputError(f"--evaluations chooses {name} itself; omit one of the two")
+        for name in ("refine", "reject_below"):
+            if getattr(options, name):
+                raise InputError(
+                    f"{flag(name)} would exceed the budget of --evaluations; omit one of the two"
+                )
     check_integer("n", options.n, most=MAX_SAMPLES)
     check_integer("steps", options.steps, most=MAX_STEPS)
     check_format(options.out)

@@ -181,7 +181,9 @@ def main(arguments: list[str]) -> None:
     run(config, options, plan)
     record = collect(config, options.out)
     known = options.out / "frontier.json"
-    write_json(known, provenance() | record)
+    made = provenance()
+    earlier = json.loads(known.read_text())["commands"] if known.exists() else []
+    write_json(known, made | {"commands": [*earlier, made]} | record)
     print(f"{known}: {len(record['rows'])} rows")
 
 

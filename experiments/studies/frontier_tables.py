@@ -185,6 +185,7 @@ def weights(record: Record) -> list[Table]:
 
 
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
+    "frontier_exact": tables,
     "frontier_qm9": tables,
 }
 FIGURES: dict[str, Callable[[Record], list[Curves]]] = {

@@ -71,7 +71,13 @@ def test_command(tmp_path: Path) -> None:
     mask = ["--n", "1", "--evaluations", "2", "--temperature", "0.9", "--out", str(out), "--force"]
     sample_main([MODELS[0], *mask])
     assert read_samples(out).options["temperature"] == 0.9  # not the recommended one
-    for flags in (["--steps", "4"], ["--solver", "euler"], ["--resample", "2"]):
+    for flags in (
+        ["--steps", "4"],
+        ["--solver", "euler"],
+        ["--resample", "2"],
+        ["--refine", "1"],
+        ["--reject-below", "0.9"],
+    ):
         with pytest.raises(cwdfm.InputError, match=flags[0]):
             sample_main([*arguments, *flags, "--out", str(tmp_path / "b.jsonl")])
 
@@ -84,3 +90,5 @@ def test_other_methods_use_their_own_solver() -> None:
         cwdfm.recommend(cwdfm.load(MODELS[0]), 0)
     with pytest.raises(cwdfm.InputError, match="omit"):
         cwdfm.load(MODELS[0]).generate("euler", evaluations=8)
+    with pytest.raises(cwdfm.InputError, match="exceed"):
+        cwdfm.load(MODELS[0]).generate(evaluations=8, refine=cwdfm.Refine())

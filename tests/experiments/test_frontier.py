@@ -149,7 +149,9 @@ def test_stages_and_continuation_give_the_same_record(tmp_path: Path) -> None:
     for stage in ("draw", "score", "draw", "score"):
         frontier.main([*words, "4", "--out", str(parts), "--stages", stage])
     frontier.main([*words, "8", "--out", str(parts)])
-    found = [json.loads((each / "frontier.json").read_text())["rows"] for each in (once, parts)]
+    records = [json.loads((each / "frontier.json").read_text()) for each in (once, parts)]
+    assert [len(each["commands"]) for each in records] == [1, 5]
+    found = [each["rows"] for each in records]
     for row in [row for rows in found for row in rows]:
         del row["seconds"]
     assert found[0] == found[1]
