@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError, check_finite, describe, is_builtin
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model, SplitModel, TwoStageModel
-from cwdfm.ops.dispatch import fused_head
+from cwdfm.ops.dispatch import fused_elementwise, fused_head
 from cwdfm.ops.host_copy import check_rows, deferred_checks
 from cwdfm.ops.precision import CASTS, product_dtype, weight_version
 from cwdfm.source import Source
@@ -55,7 +55,8 @@ def predict_logits(
     """Logits [k, V] of the data tokens at the given positions, in order, in chunks.
 
     Each chunk comes with the slice of [K] that it covers. Without any positions the model is not
-    called. Logits must be finite; with `defer` this check may fail later (see `check_rows`).
+    called. Logits must be finite. With `defer`, where kernels tolerate any values, the error may
+    come later (see `check_rows`).
     """
     if positions.active is not None and not len(positions.active):
         return
@@ -66,7 +67,7 @@ def predict_logits(
         if not len(logits):  # dense positions turned out to be empty
             return
         logits_kV = source.data_logits(logits)
-        if defer:
+        if defer and fused_elementwise(logits_kV):
             check_rows(~logits_kV.amax(-1).isfinite())
         else:
             check_finite(logits_kV)

@@ -10,7 +10,7 @@ from cwdfm.model.positions import Positions
 from cwdfm.model.predict import fusible_hidden, predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.ops.decoder import row_summary
-from cwdfm.ops.dispatch import fused_device, fused_elementwise
+from cwdfm.ops.dispatch import fused_elementwise
 from cwdfm.ops.head_draw import DrawnTokens, head_draw
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.solver.base import DrawOptions, State
@@ -44,7 +44,7 @@ def propose(
     fused = fusible_hidden(*inputs) if draw.fusible and summary else None
     chunks: Iterator[tuple[slice, Tensor]] = iter(())
     if fused is None:
-        chunks = predict_logits(*inputs, defer=draw.top_p == 1 and fused_device(t_B.device))
+        chunks = predict_logits(*inputs, defer=draw.top_p == 1)
     first = next(chunks, None)
     step_K = state.step if isinstance(state.step, int) else state.step[rows.sequence]
     index_K = state.index[rows.sequence]
