@@ -21,9 +21,8 @@ import cwdfm
 from cwdfm import data
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
-from cwdfm.metrics.distribution import distribution_scores
+from cwdfm.metrics.chemnet import Moments, activations
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.metrics.reference_statistics import ReferenceStatistics
 from cwdfm.metrics.text import sample_entropies
 from cwdfm.solver import Samples
 from experiments.frontier.evaluators import Evaluator, load_evaluator
@@ -233,10 +232,10 @@ class Molecules(Trained):
         return CanonicalSet(data.load(self.data).texts("train"))
 
     @cached_property
-    def statistics(self) -> ReferenceStatistics:
-        """The statistics of the held-out molecules."""
+    def reference_moments(self) -> Moments:
+        """ChemNet's activations of the held-out molecules."""
         assert self.data is not None
-        return ReferenceStatistics.of(data.load(self.data).texts("valid"))
+        return Moments.of(activations(data.load(self.data).texts("valid")))
 
     @property
     def can_score(self) -> bool:
@@ -248,11 +247,13 @@ class Molecules(Trained):
     def score(self, tokens: Tokens, *, final: bool) -> Scores:
         """Valid, unique and novel molecules of 1,024 samples, and FCD."""
         texts = self.texts(tokens)
-        found = score_molecules(texts, self.training, fold_size=len(texts)).to_json()
-        scores: Scores = {name: found[name]["mean"] * 1024 / len(texts) for name in COUNTS}
+        counts = score_molecules(texts, self.training, fold_size=len(texts)).to_json()
+        scores: Scores = {name: counts[name]["mean"] * 1024 / len(texts) for name in COUNTS}
         if self.fcd and final:
-            compared = distribution_scores(texts, {"Test": self.statistics}, replicates=0).scores
-            scores["FCD"] = compared["FCD/Test"][0]
+            valid = [molecule for molecule in map(data.canonical, texts) if molecule]
+            if len(valid) > 1:
+                found = Moments.of(activations(valid))
+                scores["FCD"] = found.distance(self.reference_moments)
         return scores
 
     def choose(self, tried: Candidates) -> list[Sampler]:

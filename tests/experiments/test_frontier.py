@@ -3,11 +3,13 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import cwdfm
+from cwdfm import data
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.method.flow import Flow
 from cwdfm.model.presets import preset
@@ -79,6 +81,21 @@ def test_molecules_must_be_novel() -> None:
     found = [{"unique": unique, "novel": novel} for unique, novel in scores]
     assert task.choose([(a, found[0]), (b, found[1]), (c, found[2])]) == [b]
     assert task.choose([(a, found[0]), (c, found[3])]) == [c]
+
+
+def test_fcd_of_reported_molecules_only(tmp_path: Path) -> None:
+    """The distance of the held-out molecules to themselves is zero, that of others is not."""
+    pytest.importorskip("fcd_torch")
+    smiles = [f"{'C' * k}{end}" for k in range(1, 21) for end in ("O", "N", "F", "Cl")]
+    (tmp_path / "a.smi").write_text("\n".join(smiles))
+    molecules = data.load(str(tmp_path / "a.smi"), length=32)
+    molecules.save(tmp_path / "a.npz")
+    trained = SimpleNamespace(tokenizer=molecules.tokenizer)
+    task = Molecules("QM9", True, 32, 4, None, trained, str(tmp_path / "a.npz"), fcd=True)
+    held_out, training = (each.astype("int64") for each in (molecules.valid, molecules.train))
+    assert set(task.score(held_out, final=False)) == {"valid", "unique", "novel"}
+    assert task.score(held_out, final=True)["FCD"] == pytest.approx(0, abs=1e-3)
+    assert task.score(training, final=True)["FCD"] > 0.1
 
 
 def test_perplexities_are_compared_at_one_entropy() -> None:
