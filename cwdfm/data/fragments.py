@@ -33,6 +33,14 @@ def _chem() -> Any:
 def parse_fragment(smiles: str, name: str = "fragment") -> Any:
     """The RDKit molecule of a fragment; the error says what is wrong with it."""
     if (molecule := parse(smiles)) is not None:
+        if not any(atom.GetAtomicNum() for atom in molecule.GetAtoms()):
+            raise InputError(f"{name} {smiles!r} has no atoms; add some", fields=(name,))
+        if len(_chem().GetMolFrags(molecule)) > 1:
+            raise InputError(
+                f"{name} {smiles!r} has several parts, separated by '.'; give one of them, or link "
+                f"two with a linker",
+                fields=(name, "linker"),
+            )
         # Atoms in canonical order, so that choices do not depend on how it was written.
         return parse(_chem().MolToSmiles(molecule))
     with _chem().rdBase.BlockLogs():

@@ -154,6 +154,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "valence": (lambda: Scaffold("CO(C)C").check(WORDS, 32), "valence for atom # 1 O, 3"),
     "aromatic": (lambda: Scaffold("n1cccc1").check(WORDS, 32), "kekulize"),
     "unknown": (lambda: Scaffold("C[Si](C)C").check(WORDS, 32), r"does not know \[SiH\]|\[Si\]"),
+    "no-atoms": (lambda: Scaffold("*").check(WORDS, 32), "no atoms"),
+    "parts": (lambda: Scaffold("CC.CC").check(WORDS, 32), "several parts"),
     "full": (lambda: Scaffold("FC(F)(F)F").check(WORDS, 32), "cannot be extended"),
     "no-room": (lambda: Scaffold(INDOLE).check(WORDS, 12), "but a sample has 10"),
     "marks": (lambda: grow("*CC*"), "has 2 marks"),
