@@ -276,6 +276,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "gpu_tests": gpu_tests,
     "chaos_3": chaos,
     "chaos_4": chaos,
+    "chaos_5": chaos,
     "api_calls": api_calls,
     "profile": profile,
     **frontier_tables.TABLES,
