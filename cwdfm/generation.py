@@ -210,8 +210,8 @@ def generate_with_fragment(
     check_instance("fragment", fragment, Fragment, "Scaffold('c1ccncc1')")
     if given := [name for name in ("prompt", "template") if options.pop(name, None)]:
         raise InputError(
-            f"{' and '.join(given)} cannot be combined with a fragment, which has templates of its "
-            f"own; omit one of them",
+            f"{' and '.join(given)} cannot be combined with a fragment, which has its own "
+            f"templates; omit one of them",
             fields=(*given, "scaffold", "linker", "grow"),
         )
     check_integer("n", n)

@@ -37,7 +37,7 @@ class DiffusionGemmaNetwork(nn.Module):
         return count
 
     def logits(self, logits_KV: Tensor) -> Tensor:
-        """The logits themselves: a session computes them for all tokens, to condition on them."""
+        """The input: the session has computed the logits, because the next step needs them."""
         return logits_KV
 
     def head(self, hidden_BLD: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -115,7 +115,7 @@ def evaluate(
 
 
 def _has_columns(path: Path) -> bool:
-    """Whether samples or data at a path have named columns; the header of .jsonl names its own."""
+    """Whether a file of samples or data is a table with named columns."""
     return is_table(path) or file_type(path) == ".parquet"
 
 
