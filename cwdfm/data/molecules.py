@@ -131,7 +131,8 @@ class Molecules(ABC):
         values: list[tuple[str, ...]] = []
         source = self.source(length=length, limit=limit, seed=seed, **how)
         changed = Counter[str]()
-        clean = partial(standardize, changed=changed)
+        rules = standardize.to_json()
+        clean: Callable[[str], str] = partial(standardize, changed=changed) if rules else str
         counts = Counter[str]()
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # canonical SMILES, in order
@@ -156,7 +157,7 @@ class Molecules(ABC):
         if longest:
             examples["too_long"].append(f"length={longest + 2} (--length) keeps all of them")
         report = {name: counts[name] for name in ("read", *REASONS)}
-        if rules := standardize.to_json():
+        if rules:
             changes = {f"changed_{name}": changed[name] for name in rules if name in changed}
             report |= {MIXTURE: counts[MIXTURE], **changes}
         if len(kept) < 2:

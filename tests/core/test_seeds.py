@@ -29,7 +29,7 @@ MASK_ONLY = [
         cwdfm.FirstHitting(cwdfm.Neighbor(2, 1.0) + cwdfm.Entropy(2.0), temperature=1.3, top_p=0.8),
     )
 ]
-SHAPE = (9, 20)
+SHAPE = (5, 20)
 
 
 def draw(model: cwdfm.Model, source: cwdfm.Source, solver: cwdfm.Solver, **options: object):  # type: ignore[no-untyped-def]
@@ -48,15 +48,15 @@ def test_samples_depend_on_seed_and_index_only(
     assert torch.equal(torch.get_rng_state(), before)
     assert int(whole.tokens.max()) < 7, "a mask id leaked"
     torch.manual_seed(2)
-    others = [draw(model, source, solver, batch_size=size) for size in (1, 7, 100)]
+    others = [draw(model, source, solver, batch_size=size) for size in (1, 3)]
     others.append(draw(split, source, solver))
-    monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", 3 * source.num_tokens)  # chunks of rows
+    monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", 16 * source.num_tokens)  # chunks of rows
     others.append(draw(split, source, solver))
     for other in others:
         for name in ("tokens", "updates", "evaluations"):
             assert torch.equal(getattr(other, name), getattr(whole, name)), name
         assert other.logit_evaluations == whole.logit_evaluations
-    chosen = torch.tensor([7, 3, 8])
+    chosen = torch.tensor([4, 1, 3])
     some = draw(model, source, solver, shape=(3, 20), index=chosen)
     assert torch.equal(some.tokens, whole.tokens[chosen])
     assert not torch.equal(draw(model, source, solver, seed=12).tokens, whole.tokens)
