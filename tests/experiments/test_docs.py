@@ -63,7 +63,7 @@ def commands(text: str) -> list[list[str]]:
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = "".join(blocks).replace("\\\n", " ").replace("$loss", "sce").splitlines()
     found = [re.search(r"^\s*(?:torchrun .+ )?cwdfm(?:\.cli\.main)? (.+)", line) for line in lines]
-    return [shlex.split(re.split(r" [>|]", each[1])[0], comments=True) for each in found if each]
+    return [shlex.split(re.split(r" [>|&]", each[1])[0], comments=True) for each in found if each]
 
 
 class Parsed(Exception):
