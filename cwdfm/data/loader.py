@@ -208,7 +208,12 @@ def _load_molecules(
     """
     path = Path(name)
     if path.suffix == ".npz":
-        requested = {"length": length, "limit": limit, "seed": seed, "column": column}
+        requested: dict[str, Any] = {
+            "length": length,
+            "limit": limit,
+            "seed": seed,
+            "column": column,
+        }
         requested["standardize"] = standardize and standardize.to_json()
         requested["representation"] = representation
         return with_columns(_open(path, tokenizer, requested), condition, **how)
@@ -275,7 +280,10 @@ def _load_text(
         raise _wrong_tokenizer(corpus.name, tokenizer, f"text, which requires {expected}")
     cut: dict[str, Any] = {"part": part, "limit": limit, "seed": SEED if seed is None else seed}
     length = default_length(corpus, tokenizer, part, limit) if length is None else length
-    make = partial(prepare, corpus, tokenizer, length, **how, **cut)
+
+    def make(out: Path) -> TokenData:
+        return prepare(corpus, tokenizer, length, out, **how, **cut)
+
     if cache:
         key = text_source(corpus, tokenizer, length, **cut)
         entry = Cache(cache_folder()).path(corpus.name, key)
