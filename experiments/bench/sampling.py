@@ -25,13 +25,14 @@ NEIGHBOR = Euler(weight=Neighbor(radius=1, scale=5.0))
 ENTROPY = Euler(weight=Entropy(beta=6.0))
 
 
-def stretch(kind: type[Source], solver: Solver) -> Way:
+def stretch(kind: type[Source], solver: Solver, *, float8: bool = False, long: bool = False) -> Way:
     """The mean time of steps `first` to `last` in a run of `run` steps that starts from noise."""
 
     def measure(settings: Settings) -> Measured:
+        settings = settings.longer() if long else settings
         shapes, device = settings.shapes, settings.device
         source = kind(shapes.vocab)
-        model = make_model(settings, source)
+        model = make_model(settings, source, float8=float8)
         counts = torch.zeros(
             2, dtype=torch.int64
         )  # of the last walk: sequences evaluated, and rows
@@ -185,7 +186,19 @@ CASES = (
     Case(
         "sampling-step",
         lambda shapes: _step_title(shapes, "uniform"),
-        {"cwdfm, Euler": stretch(UniformSource, EULER), "flow_matching": theirs(UniformSource)},
+        {
+            "cwdfm, Euler": stretch(UniformSource, EULER),
+            "cwdfm, Euler, float8": stretch(UniformSource, EULER, float8=True),
+            "flow_matching": theirs(UniformSource),
+        },
+    ),
+    Case(
+        "sampling-long",
+        lambda shapes: f"{_step_title(shapes, 'uniform')}; and as many tokens in long sequences",
+        {
+            "usual length": stretch(UniformSource, EULER),
+            "8 times the length": stretch(UniformSource, EULER, long=True),
+        },
     ),
     Case(
         "samples-mask",

@@ -1,7 +1,7 @@
 """Settings of a benchmark: shapes, device, compilation."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import torch
 
@@ -24,6 +24,7 @@ class Shapes:
     peer_steps: int = 8  # timed steps of the peer, whose steps all cost the same
     whole: int = 1024  # steps for complete samples
     long: int = 4096  # the same, many steps
+    long_factor: int = 8  # long sequences are this much longer, in batches of as many tokens
     molecule_vocab: int = 40
     molecule_length: int = 32
     molecule_batch: int = 2048
@@ -49,6 +50,7 @@ SHAPES: dict[Scale, Shapes] = {
         peer_steps=3,
         whole=16,
         long=64,
+        long_factor=2,
         molecule_vocab=40,
         molecule_length=8,
         molecule_batch=16,
@@ -59,6 +61,9 @@ SHAPES: dict[Scale, Shapes] = {
 }
 
 
+BATCHES = ("train_batch", "sample_batch")  # of sequences of text
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything a measurement depends on, except the code."""
@@ -67,10 +72,17 @@ class Settings:
     device: torch.device
     compile: bool = True  # compile the trunk of the transformer on a GPU
     whole: bool = False  # compile the trunk as a whole, not block by block
+    factor: int = 1  # sequences are this much longer, in batches of as many tokens
 
     @property
     def shapes(self) -> Shapes:
-        return SHAPES[self.scale]
+        shapes, f = SHAPES[self.scale], self.factor
+        batches = {name: max(1, getattr(shapes, name) // f) for name in BATCHES}
+        return replace(shapes, length=f * shapes.length, **batches)
+
+    def longer(self) -> Self:
+        """The same settings with long sequences."""
+        return replace(self, factor=self.shapes.long_factor)
 
     @property
     def compiled(self) -> bool:

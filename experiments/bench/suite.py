@@ -130,6 +130,13 @@ class Results:
         lines = lines_of(self.records, self.ceilings)
         return text_of([line for line in lines if line.case == name], self.records[name].what)
 
+    def summary(self, names: Sequence[str]) -> str:
+        """One short line for each implementation of the named cases."""
+        assert self.ceilings is not None
+        lines = [line for line in lines_of(self.in_order, self.ceilings) if line.case in names]
+        head = f"\n{'case':20} {'implementation':43} {'ms':>9} {'x first':>7} {'bound':>6}"
+        return "\n".join([head, *map(_short, lines)])
+
 
 def run(
     settings: Settings, cases: Sequence[Case], out: Path, *, again: bool = False, say: Say = print
@@ -157,6 +164,7 @@ def run(
             when = f", measured on {made['date']}" if kept else ""
             say(f"\n[{number}/{len(cases)}] {case.name}, {made['seconds']:.1f} s{when}")
             say(results.text(case.name))
+    say(results.summary([case.name for case in cases]))
     return results
 
 
@@ -223,6 +231,14 @@ def _text(line: Line) -> str:
         f"  {line.way:43} {_number(line.ms):>11} {memory:>6} {_number(line.bound_ms):>10} "
         f"{line.limit:10} {f'{100 * line.reached:.3g}%':>8} {times:>8}  {more}"
     ).rstrip()
+
+
+def _short(line: Line) -> str:
+    if line.ms is None:
+        return f"{line.case:20} {line.way:43} {line.note[:40]}"
+    first = "" if line.times_first is None else f"{line.times_first:.2f}"
+    reached = "" if line.reached is None else f"{100 * line.reached:.0f}%"
+    return f"{line.case:20} {line.way:43} {_number(line.ms):>9} {first:>7} {reached:>6}"
 
 
 def _heading(ceilings: Ceilings, device: str) -> str:

@@ -20,6 +20,7 @@ from experiments.bench.subject import SCHEDULE, PeerObjective, make_run, peer_pa
 
 Changes = Callable[[Shapes], dict[str, Any]]
 OURS, THEIRS = "cwdfm", "flow_matching's path, all logits in memory"
+FLOAT8 = "cwdfm, float8"
 COMPILED = "the same with head and loss compiled"
 
 
@@ -43,12 +44,15 @@ def molecule_changes(shapes: Shapes) -> dict[str, Any]:
     return {"length": shapes.molecule_length, "batch_size": shapes.molecule_batch}
 
 
-def step(changes: Changes, *, theirs: bool = False, compiled: bool = False) -> Way:
+def step(
+    changes: Changes, *, theirs: bool = False, compiled: bool = False, long: bool = False
+) -> Way:
     """An optimizer step with our objective or the peer's, whose loss may be `compiled`."""
     molecules = changes is molecule_changes
     recipe = RECIPES["qm9-paper" if molecules else "owt-paper"]
 
     def measure(settings: Settings) -> Measured:
+        settings = settings.longer() if long else settings
         with plain() if theirs else nullcontext():
             return timed_step(settings)
 
@@ -91,10 +95,15 @@ def step(changes: Changes, *, theirs: bool = False, compiled: bool = False) -> W
     return measure
 
 
+def _in_float8(changes: Changes, shapes: Shapes) -> dict[str, Any]:
+    return changes(shapes) | {"precision": "float8"}
+
+
 def _with_peer(changes: Changes) -> dict[str, Way]:
-    """Our step, the peer's, and the peer's with a compiled loss."""
+    """Our step, the same in float8, the peer's, and the peer's with a compiled loss."""
     return {
         OURS: step(changes),
+        FLOAT8: step(partial(_in_float8, changes)),
         THEIRS: step(changes, theirs=True),
         COMPILED: step(changes, theirs=True, compiled=True),
     }
@@ -119,6 +128,14 @@ CASES = (
         _with_peer(masked_text_changes),
     ),
     Case(
+        "training-long",
+        lambda shapes: _text_title(shapes, "uniform source; and as many tokens in long sequences"),
+        {
+            "usual length": step(text_changes),
+            "8 times the length": step(text_changes, long=True),
+        },
+    ),
+    Case(
         "training-context",
         lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
         {
@@ -140,6 +157,6 @@ CASES = (
             f"an optimizer step of {shapes.molecule_batch:,} x {shapes.molecule_length} tokens, "
             f"{shapes.model}, V = {shapes.molecule_vocab}, uniform source, cross-entropy"
         ),
-        _with_peer(molecule_changes),
+        {name: way for name, way in _with_peer(molecule_changes).items() if name != FLOAT8},
     ),
 )

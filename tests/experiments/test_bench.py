@@ -18,6 +18,7 @@ from cwdfm.errors import InputError
 from cwdfm.loss import CrossEntropy
 from cwdfm.method.base import DataBatch
 from cwdfm.method.flow import FlowObjective
+from cwdfm.model import float8
 from cwdfm.model.conditions import FREQUENCIES
 from cwdfm.model.transformer import DiT, DiTConfig, TrunkState
 from cwdfm.ops.cuda_graph import WARMUP_CALLS
@@ -132,8 +133,9 @@ def test_peer_loss_equals_ours(masked: bool) -> None:
 def test_missing_peer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "find_spec", lambda _: None)
     for name in ("training-molecules", "sampling-step", "samples-mask"):
-        ours, *theirs = CASES[name].measure(TINY).ways.values()
-        assert ours.seconds is not None
+        found = CASES[name].measure(TINY).ways
+        theirs = [way for name, way in found.items() if not name.startswith("cwdfm")]
+        assert next(iter(found.values())).seconds is not None
         assert theirs
         assert all(way.seconds is None for way in theirs)
         assert all(way.note == "not installed: flow_matching" for way in theirs)
@@ -148,8 +150,30 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bench") / "results.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+        patch.setattr(float8, "float8_products", lambda device: True)  # emulated
         run(TINY, chosen(()), out, say=silent)
     return out
+
+
+def test_float8_needs_a_gpu() -> None:
+    way = CASES["sampling-step"].ways["cwdfm, Euler, float8"]
+    found = Case("float8", lambda shapes: "", {"float8": way}).measure(TINY).ways["float8"]
+    assert found.seconds is None
+    assert "8.9" in found.note
+
+
+def test_long_sequences_have_as_many_tokens() -> None:
+    longer = Settings("full", torch.device("cpu")).longer().shapes
+    usual = SHAPES["full"]
+    assert longer.length == 8192
+    assert longer.length * longer.train_batch == usual.length * usual.train_batch
+    assert longer.length * longer.sample_batch == usual.length * usual.sample_batch
+
+
+def test_summary_has_a_line_for_each_way(everything: Path) -> None:
+    lines = Results.open(everything, TINY).summary(["draws", "sampling-step"]).splitlines()
+    ways = [*CASES["sampling-step"].ways, *CASES["draws"].ways]
+    assert all(way in line for way, line in zip(ways, lines[2:], strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)
