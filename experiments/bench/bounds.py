@@ -13,6 +13,7 @@ from typing import Literal
 
 from cwdfm.model.conditions import FREQUENCIES
 from cwdfm.model.transformer import DiTConfig
+from cwdfm.train.execution import Parallel
 
 GRADIENT_BYTES = 4  # per parameter, float32
 BACKWARD_SHARE = 2 / 3  # of a micro-batch
@@ -140,6 +141,37 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """Bytes of the tensors that collective operations work on in an optimizer step."""
+
+    all_reduce: float = 0.0
+    all_gather: float = 0.0
+    reduce_scatter: float = 0.0
+
+    def volume(self, gpus: int) -> float:
+        """Bytes that each GPU sends in a ring of G: (G - 1) / G of them, twice for an all-reduce."""
+        once = 2 * self.all_reduce + self.all_gather + self.reduce_scatter
+        return (gpus - 1) / gpus * once
+
+
+def exchange(
+    parallel: Parallel, parameters: int, block_parameters: int, micro_batches: int
+) -> Exchange:
+    """The exchange of P parameters, P_b of them in blocks, in m micro-batches.
+
+    DDP reduces all gradients once: 4 P bytes. FSDP2 gathers all weights for each forward pass and
+    those of the blocks again for each backward pass, 4 m (P + P_b), and then scatters the sums of
+    the gradients, 4 m P.
+    """
+    whole, blocks = (float(GRADIENT_BYTES * n) for n in (parameters, block_parameters))
+    if parallel == "ddp":
+        return Exchange(all_reduce=whole)
+    return Exchange(
+        all_gather=micro_batches * (whole + blocks), reduce_scatter=micro_batches * whole
+    )
+
+
+@dataclass(frozen=True)
 class Projection:
     """The cost of a run."""
 
@@ -175,9 +207,9 @@ def project(
     network = network or Network()
     share = job.batch_tokens / gpus
     compute = share / tokens_per_second
-    volume = 2 * (gpus - 1) / gpus * GRADIENT_BYTES * job.parameters
-    exchange = volume / network.bandwidth(gpus)
+    volume = exchange("ddp", job.parameters, 0, 1).volume(gpus)
+    duration = volume / network.bandwidth(gpus)
     last = min(share, micro_batch_tokens) / tokens_per_second
-    waited = max(0.0, exchange - BACKWARD_SHARE * last)
+    waited = max(0.0, duration - BACKWARD_SHARE * last)
     hours = job.steps * (compute + waited) / 3600
-    return Projection(gpus, compute, exchange, waited, hours, gpus * hours)
+    return Projection(gpus, compute, duration, waited, hours, gpus * hours)

@@ -2,12 +2,18 @@
 
     python -m experiments.studies.context_path --out context_path.json
 
-Half of the coordinates of 64 sequences are revealed with Neighbor(radius=3, scale=1). Targets: the
-time at N = 8,192 is at most 10 times that at N = 1,024 (linear would be 8), and the naive loop is
-at least 50 times slower at N = 1,024.
+Half of the coordinates of 64 sequences are revealed with Neighbor(radius=3, scale=1). Targets: in
+each of ten runs the time at N = 8,192 is at most 8.5 times that at N = 1,024 (linear would be 8),
+and the naive loop is at least 50 times slower at N = 1,024.
+
+Times are CPU time of the process, because other processes of the machine affect wall-clock time. In
+each round, 8 calls with N = 1,024 and one with N = 8,192 follow each other: a run takes the best of
+its rounds for each length. The two spans are equally long, so that the resolution of the clock and
+interruptions affect both alike.
 """
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -25,6 +31,8 @@ from cwdfm.path.algorithm1 import reveal_in_order, reveal_naive
 from cwdfm.provenance import provenance
 
 BATCH = 64
+LENGTHS = (256, 1024, 4096, 8192)
+RUNS, ROUNDS = 10, 4
 WEIGHT = cwdfm.Neighbor(radius=3, scale=1.0)
 
 
@@ -34,13 +42,26 @@ def example(length: int) -> tuple[cwdfm.Weight, Tensor, Tensor, Tensor]:
     return WEIGHT, start, torch.full((BATCH,), length // 2), u
 
 
+def best_seconds(work: dict[int, Callable[[], object]], rounds: int) -> dict[int, float]:
+    """The least CPU time of a call by length; spans of equally many coordinates, interleaved."""
+    best = dict.fromkeys(work, math.inf)
+    for _ in range(rounds):
+        for length, call in work.items():
+            calls = max(work) // length
+            start = time.process_time()
+            for _ in range(calls):
+                call()
+            best[length] = min(best[length], (time.process_time() - start) / calls)
+    return best
+
+
 def median_seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """The median wall-clock time of a call, after one warm-up call."""
+    """The median CPU time of a call, after one warm-up call."""
     seconds = []
     for _ in range(repeats + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return statistics.median(seconds[1:])
 
 
@@ -48,15 +69,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmark the context-weighted path.")
     parser.add_argument("--out", type=Path, required=True)
     out = parser.parse_args().out
-    lengths = (256, 1024, 4096, 8192)
-    work = {length: example(length) for length in lengths}
-    times: dict[int, list[float]] = {length: [] for length in lengths}
-    for _ in range(21):  # interleaved, so that drift of the machine affects all lengths equally
-        for length in lengths:
-            start = time.perf_counter()
-            reveal_in_order(*work[length])
-            times[length].append(time.perf_counter() - start)
-    rows = {length: {"buckets": statistics.median(times[length][1:])} for length in lengths}
+    torch.set_num_threads(1)  # the loop has one thread; CPU time would count the others
+    work = {length: example(length) for length in LENGTHS}
+    calls: dict[int, Callable[[], object]] = {
+        length: partial(reveal_in_order, *work[length]) for length in LENGTHS
+    }
+    best_seconds(calls, rounds=1)  # to warm up
+    runs = [best_seconds(calls, ROUNDS) for _ in range(RUNS)]
+    rows = {n: {"buckets": statistics.median(run[n] for run in runs)} for n in LENGTHS}
     for length in (256, 1024):
         rows[length]["naive"] = median_seconds(partial(reveal_naive, *work[length]), repeats=3)
     path = cwdfm.ContextPath(cwdfm.MaskSource(50_257), cwdfm.Polynomial(2.0), WEIGHT)
@@ -67,10 +87,11 @@ def main() -> None:
     for length, row in rows.items():
         naive_ms = f"{row['naive'] * 1e3:9.1f}" if "naive" in row else ""
         print(f"{length:>6} {row['buckets'] * 1e3:>11.2f} {naive_ms}")
-    growth = rows[8192]["buckets"] / rows[1024]["buckets"]
+    growth = [run[8192] / run[1024] for run in runs]
     speedup = rows[1024]["naive"] / rows[1024]["buckets"]
     targets = {
-        f"N = 8192 costs {growth:.1f} times N = 1024, at most 10": growth <= 10,
+        f"N = 8192 costs {min(growth):.2f} to {max(growth):.2f} times N = 1024 in {RUNS} runs, at "
+        f"most 8.5": max(growth) <= 8.5,
         f"the naive loop costs {speedup:.0f} times the buckets, at least 50": speedup >= 50,
     }
     print(f"ContextPath.sample, 64 x 1024, kappa = 0.5, randomness included: {whole * 1e3:.1f} ms")
@@ -78,10 +99,11 @@ def main() -> None:
         out,
         provenance()
         | {
-            "config": {"batch": BATCH, "weight": str(WEIGHT), "revealed": "N/2", "seed": 0},
+            "config": {"batch": BATCH, "weight": str(WEIGHT), "revealed": "N/2", "seed": 0}
+            | {"runs": RUNS, "rounds": ROUNDS, "clock": "CPU time of the process, best of rounds"},
             "seconds": {str(length): row for length, row in rows.items()},
             "path_sample_seconds": whole,
-            "growth_8192_over_1024": growth,
+            "growth_by_run": growth,
             "naive_over_buckets_1024": speedup,
             "claims": targets,
         },

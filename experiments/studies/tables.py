@@ -157,7 +157,12 @@ def context_path(record: Record) -> list[Table]:
         for n, row in record["seconds"].items()
     ]
     columns = ("buckets, ms ↓", "naive loop, ms ↓")
-    return [make_table("Algorithm 1 on a CPU", "length", columns, rows)]
+    found = [make_table("Algorithm 1 on a CPU", "length", columns, rows)]
+    if "growth_by_run" in record:
+        title, runs = "Time at length 8,192 over that at 1,024", record["growth_by_run"]
+        ratios = [((str(n),), (Value(runs[n - 1], None, 2),)) for n in range(1, len(runs) + 1)]
+        found.append(make_table(title, "run", ("ratio ↓",), ratios))
+    return found
 
 
 def sampling_step(record: Record) -> list[Table]:

@@ -3,12 +3,18 @@
 All in one start, which takes longer than the training.
 """
 
+import json
 import shutil
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cwdfm.distributed import barrier, process_group, rank
 from cwdfm.train.execution import Parallel
@@ -22,9 +28,37 @@ def settings(parallel: Parallel) -> dict[str, object]:
     return {"dropout": 0.0, "accumulation": 2, "parallel": parallel}
 
 
-def without_the_end(run: Path, to: Path) -> None:
+def without_the_end(run: Path, to: Path, step: int = 40) -> None:
     """A copy of a finished run without the last checkpoint."""
-    shutil.copytree(run, to, ignore=shutil.ignore_patterns("step-00000040"))
+    shutil.copytree(run, to, ignore=shutil.ignore_patterns(f"step-{step:08d}"))
+
+
+class Collectives(TorchDispatchMode):
+    """Bytes of float32 tensors that each collective operation of this process works on.
+
+    Of a gather and of a reduce-scatter, these are the bytes of the whole tensor.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+            sizes = [x.nbytes for x in tensors if x.dtype == torch.float32]
+            self.bytes[func.overloadpacket.__name__] += max(sizes, default=0)
+        return func(*args, **(kwargs or {}))
+
+
+def count(out: Path, parallel: Parallel) -> None:
+    """Write the bytes of the collectives of one training step."""
+    run = make_run(out / "counted", recipe(**settings(parallel)))
+    run.train_step()  # DDP forms its buckets anew after its first step
+    with Collectives() as seen:
+        run.train_step()
+    if rank() == 0:
+        (out / f"{parallel}-bytes.json").write_text(json.dumps(seen.bytes))
 
 
 def stop(out: Path) -> None:
@@ -39,6 +73,7 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     with process_group("cpu"):
         for parallel in PARALLEL:
+            count(out, parallel)
             train(out / parallel, **settings(parallel))
             if rank() == 0:
                 without_the_end(out / parallel, out / f"{parallel}-again")

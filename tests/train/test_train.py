@@ -30,6 +30,7 @@ import cwdfm
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.method import Flow
 from cwdfm.method.base import DataBatch
+from cwdfm.model import float8
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.sample_file import read_samples
@@ -43,6 +44,7 @@ from cwdfm.train.loop import Diverged, fit
 from cwdfm.train.optimizer import learning_rate
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import RESUMABLE, Run
+from experiments.bench.bounds import exchange
 from tests.support.train_script import (
     VOCAB,
     counting,
@@ -174,6 +176,22 @@ def test_two_processes_match_one(together: Path, tmp_path: Path, parallel: Paral
     assert_close(one, tmp_path / "alone")
 
 
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_processes_exchange_what_the_projection_counts(
+    together: Path, tmp_path: Path, parallel: Parallel
+) -> None:
+    """Gradients, weights, and 4 bytes of the loss."""
+    seen = json.loads((together / f"{parallel}-bytes.json").read_text())
+    run = make_run(tmp_path, recipe(**settings(parallel)))
+    whole, blocks = (
+        sum(p.numel() for p in part.parameters()) for part in (run.model, run.model.blocks)
+    )
+    expected = exchange(parallel, whole, blocks, run.config.runtime.accumulation)
+    assert seen["allreduce_"] == expected.all_reduce + 4
+    assert seen.get("_allgather_base_", 0) == expected.all_gather
+    assert seen.get("_reduce_scatter_base_", 0) == expected.reduce_scatter
+
+
 def test_processes_stop_at_the_same_step(together: Path) -> None:
     """Only the first process receives the signal; all stop at the same step and report it."""
     recorded = [(together / f"stopped-{rank}").read_text() for rank in range(2)]
@@ -197,6 +215,28 @@ def assert_close(a: Path, b: Path) -> None:
     for mine, other in zip(*logs, strict=True):
         for name in {"loss", "validation_loss", "elbo"} & mine.keys():
             assert mine[name] == pytest.approx(other[name], rel=1e-4), name
+
+
+def test_float8_resumes_to_identical_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scales are those of the current tensors, so no state is lost. Emulated on a CPU."""
+    monkeypatch.setattr(float8, "float8_products", lambda device: True)
+    changes = {"steps": 14, "precision": "float8", "validate_every": 14}
+    train(tmp_path / "whole", **changes)
+    without_the_end(tmp_path / "whole", tmp_path / "again", step=14)
+    train(tmp_path / "again", **changes)
+    whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "again")
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    train(tmp_path / "plain", **changes | {"precision": "bfloat16"})
+    plain = final_state(tmp_path / "plain")
+    assert any(not torch.equal(whole[name], plain[name]) for name in whole)
+
+
+def test_float8_needs_a_gpu(tmp_path: Path) -> None:
+    with pytest.raises(cwdfm.InputError, match=r"8\.9.*bfloat16"):
+        make_run(tmp_path, recipe(precision="float8"))
 
 
 def test_accumulation_changes_nothing(tmp_path: Path) -> None:
