@@ -187,6 +187,7 @@ def weights(record: Record) -> list[Table]:
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "frontier_exact": tables,
     "frontier_qm9": tables,
+    "sampler_weights": weights,
 }
 FIGURES: dict[str, Callable[[Record], list[Curves]]] = {
     name: figures for name in TABLES if name.startswith("frontier")
