@@ -56,9 +56,10 @@ def list_experiments() -> str:
             "",
             "The paper's tables and figures can be named by number: figure-4, table-5.",
             *(f"{number} is {what}." for number, what in NO_EXPERIMENT.items()),
-            "GPU minutes are measured at small scale and include tasks that experiments share. ~ is "
-            "an estimate for one H200 without other work.",
-            f"Without results, the most informative per minute first: {', '.join(PENDING)}.",
+            "GPU minutes are measured at small scale and include tasks that experiments share.",
+            "~ is an estimate for one H200 without other work.",
+            "Experiments without results, the most informative per minute first:",
+            f"{', '.join(PENDING)}.",
             f"{found.workers} workers shared one {found.gpu} (--workers {found.workers}).",
         ]
     )

@@ -39,7 +39,7 @@ def _training() -> Iterator[Experiment]:
     yield Experiment("paths", title, training.paths, table("path_ablation"))
     yield Experiment("curves", "figures: every loss and path, every solver, QM9", curves.plan)
     yield Experiment("headline", "figure: the paper's own setting, mask source, QM9", headline.plan)
-    title = "table: the paper's own setting up to half of its training, mask source, QM9"
+    title = "table: the paper's own setting, half of its training, QM9"
     yield Experiment("headline-long", title, headline.long, estimate=70)
     title = "table: scale of the context-weighted path"
     yield Experiment("scales", title, training.scales, table("abl_cwdfm"))
@@ -55,7 +55,7 @@ def _settings() -> Iterator[Experiment]:
     title = "table: likelihood bound of every reading of SCE, text"
     yield Experiment("sce-readings", title, text_plan.readings, estimate=22)
     for name, minutes in (("94M", 15), ("170M", 19)):
-        title = f"table: CE and SCE, Euler and Neighbor, {name} parameters, larger corpus"
+        title = f"table: CE and SCE, Euler and Neighbor, {name}, larger corpus"
         plan = text_plan.larger(name)
         yield Experiment(f"larger-{name.lower()}", title, plan, estimate=minutes)
     for corpus in CORPORA:
@@ -107,7 +107,7 @@ def _controls() -> Iterator[Experiment]:
     yield Experiment("few-data", title, controls.few_data)
     title = "table: position embeddings, mask source, QM9"
     yield Experiment("positions", title, controls.positions)
-    title = "tables: dropout as position information, and sampling without carry-over, QM9"
+    title = "tables: dropout and carry-over while sampling, QM9"
     yield Experiment("dropout-leak", title, leak.plan, estimate=12)
     yield Experiment("dropout-leak-cpu", f"{title}, on a CPU", leak.on_a_cpu)
 
