@@ -153,7 +153,7 @@ SUITED = {
 def test_unsuitable_solvers_are_rejected(case: str, name: str, models: Path) -> None:
     """Suitable solvers draw samples; the others raise an error with the reason."""
     found = cwdfm.load(models / case)
-    solver = SolverChoice(solver=name).build(found.method)  # type: ignore[arg-type]
+    solver = SolverChoice(solver=name).build(found.method)
     if name in SUITED[case]:
         out = cwdfm.generate(found, solver, n=3, steps=LENGTH)
         assert int(out.tokens.max()) < TOKENIZER.vocab_size
@@ -203,7 +203,7 @@ def test_options_affect_only_the_solvers_that_have_them() -> None:
     for solver, name in product(SOLVERS, names):
         corrects = "corrector" in option_names(solver)
         scale = 1.0 if corrects and name == "corrector_power" else 0.0
-        default = SolverChoice(solver, corrector=scale)  # type: ignore[arg-type]
+        default = SolverChoice(solver, corrector=scale)
         changed = replace(default, **{name: getattr(OTHER, name)})
         differs = changed.build(FLOW) != default.build(FLOW)
         assert differs == (name in option_names(solver)), (solver, name)

@@ -76,7 +76,7 @@ def test_fixed_tokens_do_not_count() -> None:
 def sampled(threshold: float, tries: int, fraction: float = SINGLE) -> cwdfm.Samples:
     """First hitting samples the target exactly, before rejection."""
     asked = SampleRequest((B, N), steps=N, reject=cwdfm.Reject(threshold, tries, fraction))
-    return Flow(MASK, SCHEDULE).sample(MODELS[MASK], cwdfm.FirstHitting(), asked)  # type: ignore[arg-type]
+    return Flow(MASK, SCHEDULE).sample(MODELS[MASK], cwdfm.FirstHitting(), asked)
 
 
 def test_distribution_conditioned_on_acceptance() -> None:
