@@ -100,7 +100,7 @@ def readings(scale: Scale) -> Plan:
             pairs = zip(own, base, strict=True)
             changes = [100 * math.expm1(x - y) for x, y in pairs if x is not None and y is not None]
             seen = [x for x in own if x is not None]
-            values = mean(seen, 3), mean(changes if labels[0] != "CE" else [], 1)
+            values = mean(seen, 3), mean(changes, 1)
             rows.append(Row(labels, (*values, Value(len(seen) or None))))
         columns = (
             Column("held-out bound, nats per token", False),
