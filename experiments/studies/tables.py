@@ -1,7 +1,7 @@
 """The tables of the recorded studies, one function per record of `results/studies.jsonl.xz`."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -199,10 +199,43 @@ def prepare(record: Record) -> list[Table]:
     return [make_table("Preparing text", "workers, documents", columns, rows)]
 
 
-def demo(record: Record) -> list[Table]:
-    """Duration of the demo."""
-    row = (str(record["config"]["cores"]),), (Value(record["seconds"], None, 0),)
-    return [make_table("Duration of `make demo`", "cores", ("seconds ↓",), [row])]
+def startup(record: Record) -> list[Table]:
+    """Time of commands in a fresh process."""
+    rows = [
+        ((name,), (Value(spent["cpu"], None, 2), Value(spent["wall"], None, 2)))
+        for name, spent in record["seconds"].items()
+    ]
+    title = f"Start-up and the demo, {record['config']['cores']} cores"
+    return [make_table(title, "command", ("CPU seconds ↓", "seconds ↓"), rows)]
+
+
+def replay_cost(record: Record) -> list[Table]:
+    """Time per step of a replay page."""
+    rows = [
+        ((color,), (Value(spent["TaskDuration"], None, 1), Value(spent["ScriptDuration"], None, 1)))
+        for color, spent in record["milliseconds_per_step"].items()
+    ]
+    columns = ("ms per step ↓", "of these in scripts ↓")
+    megabytes = record["recording_bytes"] / 1e6
+    notes = (f"A recording of 1,024 tokens and 1,024 steps takes {megabytes:.1f} MB.",)
+    made = make_table("Replay of two recordings", "color by", columns, rows)
+    return [replace(made, notes=notes)]
+
+
+def cpu_sampling(record: Record) -> list[Table]:
+    """Samples of bundled models, against a plain PyTorch loop."""
+
+    def values(row: Record) -> tuple[Value, ...]:
+        spent = (row["seconds"][name]["wall"] for name in ways)
+        used = row["evaluations"]["cwdfm"] / row["evaluations"]["plain"]
+        speedup = row["speedup"]["wall"]
+        return (*(Value(each, None, 2) for each in spent), Value(speedup, None, 2), Value(used))
+
+    ways = ("cwdfm", "plain, compiled", "plain, eager")
+    rows = [((row["model"],), values(row)) for row in record["rows"]]
+    seconds = tuple(f"{name}, s ↓" for name in ways)
+    columns = (*seconds, "speedup over compiled ↑", "evaluations / steps")
+    return [make_table("Sampling on two CPU cores", "model", columns, rows)]
 
 
 def gpu_tests(record: Record) -> list[Table]:
@@ -277,7 +310,9 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "sampling_step": sampling_step,
     "elbo_variance": elbo_variance,
     "prepare": prepare,
-    "demo": demo,
+    "startup": startup,
+    "replay_cost": replay_cost,
+    "cpu_sampling": cpu_sampling,
     "gpu_tests": gpu_tests,
     "chaos_3": chaos,
     "chaos_4": chaos,
