@@ -212,13 +212,12 @@ def startup(record: Record) -> list[Table]:
 def replay_cost(record: Record) -> list[Table]:
     """Time per step of a replay page."""
     rows = [
-        ((color,), (Value(spent["TaskDuration"], None, 1), Value(spent["ScriptDuration"], None, 1)))
+        ((color,), (Value(spent["TaskDuration"], None, 1),))
         for color, spent in record["milliseconds_per_step"].items()
     ]
-    columns = ("ms per step ↓", "of these in scripts ↓")
     megabytes = record["recording_bytes"] / 1e6
-    notes = (f"A recording of 1,024 tokens and 1,024 steps takes {megabytes:.1f} MB.",)
-    made = make_table("Replay of two recordings", "color by", columns, rows)
+    notes = (f"A recording of 1,024 tokens and 1,024 steps takes {megabytes:.2f} MB.",)
+    made = make_table("Replay of two recordings", "color by", ("ms per step ↓",), rows)
     return [replace(made, notes=notes)]
 
 
@@ -229,7 +228,11 @@ def cpu_sampling(record: Record) -> list[Table]:
         spent = (row["seconds"][name]["wall"] for name in ways)
         used = row["evaluations"]["cwdfm"] / row["evaluations"]["plain"]
         speedup = row["speedup"]["wall"]
-        return (*(Value(each, None, 2) for each in spent), Value(speedup, None, 2), Value(used))
+        return (
+            *(Value(each, None, 2) for each in spent),
+            Value(speedup, None, 2),
+            Value(used, None, 2),
+        )
 
     ways = ("cwdfm", "plain, compiled", "plain, eager")
     rows = [((row["model"],), values(row)) for row in record["rows"]]
