@@ -151,8 +151,8 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The residual stream after attention, and the MLP's output, which is yet to be added.
 
-        Its input are those of the layer before. In the last layer all tokens are attended to, but
-        only those of keep_L go on.
+        Its inputs are those of the layer before. In the last layer all tokens are attended to, but
+        only those of keep_L are computed further.
         """
         h_BMD, x_BMD = add_rms_norm(h_BMD, y_BMD, self.attention_norm)
         heads_BMHd = self.qkv(x_BMD).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))

@@ -60,7 +60,7 @@ def at(record: Record, task: str, budget: int) -> dict[str, Record]:
 
 
 def names(record: Record, task: str) -> list[str]:
-    """The scores of a task; some samplers may lack some of them."""
+    """The scores of a task; not every sampler has all of them."""
     return list(
         dict.fromkeys(n for row in record["rows"] if row["task"] == task for n in row["scores"])
     )

@@ -9,6 +9,7 @@ from experiments.table import Table, Value, make_table
 
 Record = dict[str, Any]
 COUNTS = ("valid of 1,024 ↑", "unique ↑", "novel ↑")
+RENAMED = {"mend": "resample_rounds"}  # fields of settings in older records
 # Labels of the recorded studies, and those that the tables show.
 LABELS = {
     "as here": "library defaults",
@@ -72,6 +73,11 @@ def endings(record: Record) -> list[Table]:
     return [make_table("Decoding of sequences", labels, columns, rows)]
 
 
+def setting_of(row: Record) -> Record:
+    """The setting of a recorded row, with the present names of its fields."""
+    return {RENAMED.get(name, name): value for name, value in row["setting"].items()}
+
+
 def postprocessing(setting: Record) -> str:
     """Refinement, resampling and rejection of a sampler, in words."""
     parts = []
@@ -80,7 +86,7 @@ def postprocessing(setting: Record) -> str:
             f"refine {setting['rounds']} rounds, share {setting['share']:g}, "
             f"temperature {setting['cold']:g}"
         )
-    if setting.get("mend"):
+    if setting.get("resample_rounds"):
         parts.append(
             f"resample: noise {setting['noise']:g}, trust {setting['trust']:g}, "
             f"temperature {setting['again']:g}"
@@ -93,7 +99,7 @@ def postprocessing(setting: Record) -> str:
 
 def sampler(row: Record) -> tuple[str, ...]:
     """The labels of a sampler: model, solver, steps, temperature, post-processing."""
-    setting = row["setting"]
+    setting = setting_of(row)
     beta = f", beta = {setting['beta']:g}" if setting["solver"].startswith("entropy") else ""
     solver = setting["solver"].capitalize() + beta
     temperature = f"{setting['temperature']:g}"
@@ -105,13 +111,14 @@ SAMPLER = "model, solver, steps, temperature, post-processing"
 
 def searched(title: str, record: Record) -> list[Table]:
     """Every sampler of a search."""
-    rows = sorted(record["rows"], key=lambda row: (row["model"], *_order(row["setting"])))
+    rows = sorted(record["rows"], key=lambda row: (row["model"], *_order(setting_of(row))))
     made = [(sampler(row), (Value(row.get("evaluations")), *counts(row))) for row in rows]
     return [make_table(title, SAMPLER, ("evaluations ↓", *COUNTS), made)]
 
 
 def _order(setting: Record) -> tuple[Any, ...]:
-    names = ("solver", "beta", "temperature", "steps", "rounds", "mend", "noise", "trust", "again")
+    sampler = ("solver", "beta", "temperature", "steps", "rounds")
+    names = (*sampler, "resample_rounds", "noise", "trust", "again")
     return tuple(setting.get(name, 0) for name in names)
 
 

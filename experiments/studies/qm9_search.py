@@ -1,7 +1,7 @@
 """Search for samplers with many valid and novel molecules.
 
     python -m experiments.studies.qm9_search sample --models qm9-uniform-small --work DIR \
-        --setting solver=euler,steps=64,mend=80
+        --setting solver=euler,steps=64,resample_rounds=80
     python -m experiments.studies.qm9_search score --work DIR --out qm9_search.json
 
 `--setting` names a sampler by the fields of `Setting` that differ from their defaults.
@@ -50,6 +50,7 @@ from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.results import record
+from experiments.studies.molecule_tables import setting_of
 from experiments.tasks.train import Snapshots
 
 SAMPLES, SEED = 1024, 100
@@ -58,7 +59,7 @@ KEPT = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)  # shares of samples that rej
 
 @dataclass(frozen=True)
 class Setting:
-    """A sampler with its post-processing. The field names are those of the recorded results."""
+    """A sampler with its post-processing. Results record its fields."""
 
     solver: Name = "neighbor"
     radius: int = 1
@@ -70,7 +71,7 @@ class Setting:
     rounds: int = 0  # of refinement, 6 steps each
     share: float = 0.1  # of the tokens that a round of refinement noises
     cold: float = 1.0  # temperature of refinement
-    mend: int = 0  # maximum rounds of resampling
+    resample_rounds: int = 0  # at most
     noise: float = 0.5  # share of the tokens that resampling assumes to be wrong
     trust: float = 0.8  # probability above which resampling keeps a token
     again: float = 1.0  # temperature of resampling
@@ -92,7 +93,9 @@ class Setting:
         return Refine(self.rounds, self.share, temperature=self.cold) if self.rounds else None
 
     def resample(self) -> Resample | None:
-        return Resample(self.mend, self.noise, self.trust, self.again) if self.mend else None
+        if not self.resample_rounds:
+            return None
+        return Resample(self.resample_rounds, self.noise, self.trust, self.again)
 
     def reject(self) -> Reject | None:
         return Reject(self.accept, self.tries, self.glance) if self.accept else None
@@ -252,7 +255,7 @@ def parse_setting(text: str) -> Setting:
 
 def settings_of(name: str) -> list[Setting]:
     """The settings of a recorded search."""
-    return list(dict.fromkeys(Setting(**row["setting"]) for row in record(name)["rows"]))
+    return list(dict.fromkeys(Setting(**setting_of(row)) for row in record(name)["rows"]))
 
 
 def main() -> None:

@@ -142,7 +142,7 @@ def test_missing_values_are_left_out_and_named() -> None:
 
 
 def test_rejected_samples_count_as_evaluations() -> None:
-    setting = {"temperature": 1, "solver": "euler", "steps": 64, "mend": 0}
+    setting = {"temperature": 1, "solver": "euler", "steps": 64, "resample_rounds": 0}
     row = {"model": "m", "setting": setting, "evaluations": 60.0}
     row |= {"valid": 980.0, "unique": 970.0, "novel": 400.0}
     kept = {"share": 0.5, "least": 0.1, "valid": 990.0, "unique": 985.0, "novel": 300.0}

@@ -109,13 +109,13 @@ def test_resampled_tokens_match_the_cpu(source: cwdfm.Source) -> None:
     start = torch.randint(0, source.vocab_size, (64, 32), generator=torch.manual_seed(0))
     how = cwdfm.Resample(rounds=6, noise_fraction=0.25, threshold=0.9, tokens_per_round=2)
 
-    def mended(model: torch.nn.Module) -> torch.Tensor:
+    def resampled(model: torch.nn.Module) -> torch.Tensor:
         return cwdfm.resample(model, source, SCHEDULE, start, how, seed=5).tokens.cpu()
 
-    here = mended(SmallModel(source.num_tokens))
+    here = resampled(SmallModel(source.num_tokens))
     assert not torch.equal(here, start)
-    assert torch.equal(mended(SmallModel(source.num_tokens).cuda()), here)
-    assert torch.equal(mended(SmallSplitModel(source.num_tokens).cuda()), here)
+    assert torch.equal(resampled(SmallModel(source.num_tokens).cuda()), here)
+    assert torch.equal(resampled(SmallSplitModel(source.num_tokens).cuda()), here)
 
 
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
