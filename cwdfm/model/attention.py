@@ -32,7 +32,7 @@ SHORT = 64
 # Passed without a priority order: setting one before PyTorch's first attention on a GPU would
 # lose its own preference for cuDNN.
 SHORT_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-# Behind a cache every call has a new length, and cuDNN would build a new plan for each.
+# For calls whose lengths vary, such as those behind a cache: cuDNN would build a plan for each.
 CACHED_BACKENDS = [SDPBackend.FLASH_ATTENTION, *SHORT_BACKENDS]
 
 # FlexAttention is imported where it is used, because the import is slow.

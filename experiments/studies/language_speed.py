@@ -160,13 +160,13 @@ def our_seconds(
         )  # fmt: skip
 
     blocks = setting.new // setting.block
-    few, more = 2 * blocks, 4 * blocks
-    run(few)
-    if cache != "none":
+    run(blocks)
+    if cache != "none" or batch == 1:
         return timed(partial(run, setting.new), setting.device, repeats=1, warmup=0).seconds / (
             setting.new
         )
-    short, long = (timed(partial(run, n), setting.device, repeats=2, warmup=0) for n in (few, more))
+    few, more = 2 * blocks, 4 * blocks
+    short, long = (timed(partial(run, n), setting.device, repeats=1, warmup=0) for n in (few, more))
     return (long.seconds - short.seconds) / (more - few)
 
 

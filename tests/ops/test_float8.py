@@ -164,9 +164,7 @@ def test_norm_writes_float8(device: str, shape: tuple[int, int, int], dtype: tor
         tested = significant < (1 - UNIT / 2) if device == "cpu" else significant < 1
         assert float(tested.double().mean()) > 0.9
         assert bool(((value_of(rows) - exact.flatten(0, 1)).abs() <= near)[tested].all())
-        torch.testing.assert_close(
-            rows.values.float().abs().amax(1), torch.full((len(near),), 448.0)
-        )
+        assert bool((rows.values.float().abs().amax(1) == LARGEST).all())
     target = torch.linspace(-1, 1, plain.numel()).view_as(plain)
     for a, b in zip(
         *(torch.autograd.grad((v * target).sum(), x.leaves()) for v in (plain, both.x)), strict=True
