@@ -10,7 +10,7 @@ from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import context_line
 from experiments.cell import weight_label
 from experiments.notes import weights_of
-from experiments.studies import frontier_tables
+from experiments.studies import frontier_tables, language_tables
 from experiments.studies.molecule_tables import (
     best,
     causes,
@@ -323,4 +323,5 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "api_calls": api_calls,
     "profile": profile,
     **frontier_tables.TABLES,
+    **language_tables.TABLES,
 }
