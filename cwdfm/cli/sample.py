@@ -34,9 +34,7 @@ from cwdfm.errors import InputError
 from cwdfm.generation import check_model, generate_samples, generate_with_fragment
 from cwdfm.method import Method
 from cwdfm.method.flow import Flow
-from cwdfm.model.float8 import freeze_in_float8
 from cwdfm.model.predict import model_device
-from cwdfm.model.protocol import Model
 from cwdfm.model.transformer import DiT
 from cwdfm.pretrained.model import Pretrained, load_trained, unfinished_steps
 from cwdfm.provenance import provenance
@@ -105,25 +103,8 @@ class Job:
     def autocast(self) -> torch.autocast:
         """Compute matrix products in the precision of the options."""
         device = model_device(self.trained.model) or torch.device("cpu")
-        half = self.options.precision != "float32"
+        half = self.options.precision == "bfloat16"
         return torch.autocast(device.type, torch.bfloat16, enabled=half)
-
-
-def prepare(model: Model, options: Options, device: torch.device) -> None:
-    """Cast, compile and capture a network as the options say, in place."""
-    if isinstance(model, DiT):
-        if options.precision == "float8":
-            freeze_in_float8(model, device)
-        if options.compile:
-            model.compile_trunk(by_block=True)
-        model.capture_trunk()
-    elif options.precision == "float8":
-        kind = type(model).__name__
-        raise InputError(
-            f"precision float8 requires a network of cwdfm (a DiT), and this one is a {kind}; use "
-            f"bfloat16",
-            fields=("precision",),
-        )
 
 
 def main(arguments: list[str]) -> None:
@@ -150,8 +131,11 @@ def main(arguments: list[str]) -> None:
                 note = f"training of {options.model} is not finished: sampling from {where}"
                 print(f"note: {note}", file=sys.stderr)
             job = make_job(trained, options, given, solver, steps)
+            if isinstance(trained.model, DiT):
+                if options.compile:
+                    trained.model.compile_trunk(by_block=True)
+                trained.model.capture_trunk()
             identity = settings(job.options) | {"weights": trained.fingerprint()}
-            prepare(trained.model, options, device)
             partial = PartialSamples(options.out, identity)
             with options.flag_names(), partial.lock(force=options.force):
                 todo = broadcast(remaining(partial, options) if rank() == 0 else None)

@@ -70,9 +70,7 @@ class Options:
     seed: int = 0  # random seed
     grid: Literal["t", "kappa"] = "t"  # the quantity in which steps are equally spaced
     length: int | None = None  # tokens per sample; the default is the model's or the template's
-    # Precision of matrix products. float8 needs a recent GPU and a network of cwdfm: products of
-    # the transformer's blocks in float8, the others in bfloat16.
-    precision: Literal["float32", "bfloat16", "float8"] = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"  # precision of matrix products
     prompt: str | None = None  # text that every sample begins with
     # A sample with holes: [12] is twelve tokens, as in 'The [12] of'. In molecules * is one token,
     # and *{2,8} two to eight, as in 'c1ccccc1***'.

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.model.attention import AttentionFn, attend
-from cwdfm.ops.adaptive_norm import Residual, add_norm_cast
+from cwdfm.ops.adaptive_norm import Residual, add_norm
 from cwdfm.ops.dispatch import fused_gelu
-from cwdfm.ops.float8 import Float8Input, InputDtypes
 from cwdfm.ops.precision import product_dtype
 
 
@@ -63,8 +62,7 @@ class Block(nn.Module):
         """The residual stream and the attention output before its projection, both [B, N, D]."""
         shift, scale, *_ = vectors or modulation_vectors(self.modulation, c_BC, 6)
         dropout = self.dropout if self.training else 0.0
-        dtypes = input_dtypes(self.qkv)
-        h_BND, x_BND = add_norm_cast(h_BND, pending, self.norm1, shift, scale, dropout, dtypes)
+        h_BND, x_BND = add_norm(h_BND, pending, self.norm1, shift, scale, dropout)
         qkv_BN3Hd = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1))
         return h_BND, attend(qkv_BN3Hd, rotation, attention).flatten(2)
 
@@ -79,25 +77,18 @@ class Block(nn.Module):
         _, _, gate1, shift, scale, gate2 = vectors or modulation_vectors(self.modulation, c_BC, 6)
         dropout = self.dropout if self.training else 0.0
         branch = Residual(self.out(attended_BND), gate1)
-        dtypes = input_dtypes(self.up)
-        h_BND, x_BND = add_norm_cast(h_BND, branch, self.norm2, shift, scale, dropout, dtypes)
+        h_BND, x_BND = add_norm(h_BND, branch, self.norm2, shift, scale, dropout)
         gate2 = None if gate2 is None else _untracked(gate2)
         return h_BND, Residual(_untracked(self.down(linear_gelu(x_BND, self.up))), gate2)
 
 
-def input_dtypes(layer: nn.Module) -> InputDtypes:
-    """What a linear layer needs of its input (see `cwdfm.model.float8`)."""
-    found: InputDtypes = getattr(layer, "input_dtypes", "original")
-    return found
-
-
-def linear_gelu(x: Tensor | Float8Input, layer: nn.Module) -> Tensor:
+def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:
     """GELU (tanh approximation) of layer(x), [..., out_features] for x [..., in_features].
 
     Without gradients, cuBLAS applies bias and GELU in the epilogue of the matrix product. With
     gradients the pre-activation has to be stored anyway, and torch.compile fuses the rest.
     """
-    if not (type(layer) is nn.Linear and isinstance(x, Tensor) and fused_gelu(x)):
+    if not fused_gelu(x):
         return F.gelu(layer(x), approximate="tanh")
     x, weight, bias = (v.to(product_dtype(x)) for v in (x, layer.weight, layer.bias))
     flat = torch._addmm_activation(bias, x.flatten(0, -2), weight.t(), use_gelu=True)

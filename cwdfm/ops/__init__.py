@@ -2,7 +2,6 @@
 
 - `dispatch`: which implementation runs where (CWDFM_FUSED).
 - `precision`: dtypes of products and sums, cached casts of weights.
-- `float8`: matrix products in float8.
 - `random`: counter-based randomness. `categorical`: the categorical sampler.
 - `head_draw`, `head_loss`: draws and losses fused with the linear head; `head_rows`: what the
   losses share.

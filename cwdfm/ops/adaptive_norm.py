@@ -11,9 +11,6 @@ writes those of h and y, together with the sums over positions that the other gr
 The sums are accumulated per chunk, in an order that depends only on the shape, so results are
 deterministic. The backward pass regenerates the dropout mask from a seed instead of storing it.
 
-For products in float8 the kernel also writes x in float8, with one scale per row: a program holds
-whole rows, so their largest entry costs nothing.
-
 Shapes: B batch, N length, D width; gate, shift and scale [B, 1, D], weight [D].
 """
 
@@ -24,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.ops.dispatch import fused_norm
-from cwdfm.ops.float8 import FLOAT8, LARGEST, SMALLEST, Float8Input, InputDtypes
 from cwdfm.ops.precision import product_dtype
 
 # Rows per program in registers, with four columns per thread: as many loads in flight as 64
@@ -50,37 +46,15 @@ def add_norm(
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
     """The residual stream h' and its norm x. Without shift and scale the norm is a plain one."""
-    h_BND, x = add_norm_cast(h_BND, residual, norm, shift_B1D, scale_B1D, dropout, "original")
-    assert isinstance(x, Tensor)
-    return h_BND, x
-
-
-def add_norm_cast(
-    h_BND: Tensor,
-    residual: Residual | None,
-    norm: nn.LayerNorm,
-    shift_B1D: Tensor | None,
-    scale_B1D: Tensor | None,
-    dropout: float,
-    dtypes: InputDtypes,
-) -> tuple[Tensor, Tensor | Float8Input]:
-    """`add_norm` with x in the dtypes that the next linear layer needs.
-
-    Without the kernel x has its original dtype, and the layer casts it.
-    """
     if fused_norm(h_BND):
         y_BND, gate_B1D = (None, None) if residual is None else residual
         dropout = 0.0 if residual is None else dropout
         # From the generator of F.dropout, without synchronizing.
         seed = torch.randint(2**63 - 1, (1,), device=h_BND.device) if dropout > 0 else None
         vectors = (norm.weight, shift_B1D, scale_B1D, seed)
-        casts = (dtypes != "float8", dtypes != "original")
-        options = (dropout, norm.eps, *casts, product_dtype(h_BND))
-        out_h, x, _, _, values, unit = _add_norm(h_BND, y_BND, gate_B1D, *vectors, *options)
-        if dtypes == "original":
-            return out_h, x
-        values = values.view(FLOAT8)
-        return out_h, Float8Input(x if dtypes == "both" else None, values, unit)
+        options = (dropout, norm.eps, product_dtype(h_BND))
+        out_h, x, _, _ = _add_norm(h_BND, y_BND, gate_B1D, *vectors, *options)
+        return out_h, x
     if residual is not None:
         added_BND, gate_B1D = F.dropout(residual.y_BND, dropout), residual.gate_B1D
         h_BND = h_BND + (added_BND if gate_B1D is None else gate_B1D * added_BND)
@@ -101,13 +75,10 @@ def _add_norm(
     seed: Tensor | None,
     dropout: float,
     eps: float,
-    plain: bool,
-    float8: bool,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """h', x in `dtype`, mean and 1 / standard deviation [B, N] of the rows of h', x in float8.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """h', x in `dtype`, and mean and 1 / standard deviation [B, N] of the rows of h'.
 
-    x in `dtype` is empty unless `plain`, values (as uint8) and scales [B, N, 1] unless `float8`.
     h' is a new tensor even without a residual, so that its gradient joins that of x in one pass.
     """
     from cwdfm.ops import triton_adaptive_norm
@@ -115,32 +86,24 @@ def _add_norm(
     batch, length, _ = h.shape
     tiles = -(-length // ROWS_FORWARD)
     (gate, shift, scale), strides = _vectors(gate, shift, scale)
-    outputs = _outputs(h, plain, float8, dtype)
-    out_h, x, mean, rstd, values, unit = outputs
-    rows = (values.view(FLOAT8), unit) if float8 else (None, None)
+    outputs = _outputs(h, dtype)
     with torch.cuda.device_of(h):
         triton_adaptive_norm.add_norm[(batch * tiles,)](
             h.contiguous(), None if y is None else y.contiguous(), gate, weight, shift, scale, seed,
-            out_h, x if plain else None, *rows, mean, rstd, *strides, length, tiles, eps,
-            BLOCK_ROWS=ROWS_FORWARD, LARGEST=LARGEST, SMALLEST=SMALLEST, **_options(h, dropout),
+            *outputs, *strides, length, tiles, eps,
+            BLOCK_ROWS=ROWS_FORWARD, **_options(h, dropout),
         )  # fmt: skip
     return outputs
 
 
 @_add_norm.register_fake
-def _(h: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _outputs(h, *rest[-3:])
+def _(h: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _outputs(h, rest[-1])
 
 
-def _outputs(
-    h: Tensor, plain: bool, float8: bool, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    rows = h.shape[:2]
-    mean, rstd = (h.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    x = h.new_empty(h.shape if plain else 0, dtype=dtype)
-    values = h.new_empty(h.shape if float8 else 0, dtype=torch.uint8)  # no gradient
-    unit = h.new_empty((*rows, 1) if float8 else 0, dtype=torch.float32)
-    return h.new_empty(h.shape), x, mean, rstd, values, unit
+def _outputs(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    mean, rstd = (h.new_empty(h.shape[:2], dtype=torch.float32) for _ in range(2))
+    return h.new_empty(h.shape), h.new_empty(h.shape, dtype=dtype), mean, rstd
 
 
 @torch.library.custom_op("cwdfm::add_norm_backward", mutates_args=())
@@ -196,18 +159,18 @@ def _gradients(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, y, gate, weight, _, scale, seed, dropout, *_ = inputs
-    out_h, x, mean, rstd, values, unit = output
+    _, y, gate, weight, _, scale, seed, dropout, _, _ = inputs
+    out_h, x, mean, rstd = output
     kept = None if gate is None else y
     ctx.save_for_backward(out_h, kept, gate, weight, scale, seed, mean, rstd)
     ctx.dropout, ctx.y_dtype, ctx.x_dtype = dropout, None if y is None else y.dtype, x.dtype
-    ctx.mark_non_differentiable(mean, rstd, values, unit)
+    ctx.mark_non_differentiable(mean, rstd)
     ctx.set_materialize_grads(False)  # the last residual stream is unused
 
 
 def _backward(ctx: Any, d_h: Tensor | None, d_x: Tensor | None, *_: None) -> tuple[Any, ...]:
     h, y, gate, weight, scale, seed, mean, rstd = ctx.saved_tensors
-    if d_x is None or d_x.numel() < h.numel():  # x is unused, or was not written
+    if d_x is None:
         d_x = torch.zeros_like(h, dtype=ctx.x_dtype)
     saved = (h, y, gate, weight, scale, seed, mean, rstd)
     out_h, out_y, sums = _add_norm_backward(*saved, d_h, d_x, ctx.dropout, ctx.y_dtype)
@@ -220,7 +183,7 @@ def _backward(ctx: Any, d_h: Tensor | None, d_x: Tensor | None, *_: None) -> tup
         d_gate = others[-1].to(gate.dtype)
     d_weight = d_weight.sum((0, 1)).to(weight.dtype)
     d_y = None if ctx.y_dtype is None else out_y
-    return out_h, d_y, d_gate, d_weight, d_shift, d_scale, *(None,) * 6
+    return out_h, d_y, d_gate, d_weight, d_shift, d_scale, None, None, None, None
 
 
 _add_norm.register_autograd(_backward, setup_context=_save)

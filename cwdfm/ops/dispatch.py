@@ -48,16 +48,6 @@ def fused_head(device: torch.device, dtype: torch.dtype) -> bool:
     return enabled and dtype in DTYPES and _triton_runs(device)
 
 
-def float8_products(device: torch.device) -> bool:
-    """Whether a device multiplies matrices in float8: an Ada or Hopper GPU, or a later one.
-
-    On a CPU, "on" emulates them in float32.
-    """
-    if device.type == "cuda" and torch.version.cuda is not None:
-        return torch.cuda.get_device_capability(device) >= (8, 9)
-    return device.type == "cpu" and MODE == "on"
-
-
 # The functions below are traceable by torch.compile.
 
 

@@ -44,8 +44,7 @@ def add_norm(
     weight,  # [D]
     shift, scale,  # [B, D], or both None
     seed,  # [1], or None without dropout
-    out_h, out_x,  # [B, N, D] outputs; out_x may be None
-    values, value_scale,  # [B, N, D] and [B, N] outputs: out_x in float8, or both None
+    out_h, out_x,  # [B, N, D] outputs
     mean, rstd,  # [B, N] outputs: mean and 1 / standard deviation of the rows of out_h
     gate_stride, shift_stride, scale_stride,
     length, tiles,  # tiles per sequence
@@ -53,7 +52,6 @@ def add_norm(
     WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,  # D, and a power of two >= D
     BLOCK_ROWS: tl.constexpr,
     DROPPED: tl.constexpr,  # dropout's p, times 2^24
-    LARGEST: tl.constexpr, SMALLEST: tl.constexpr,  # as in `cwdfm.ops.float8`
 ):  # fmt: skip
     """out_h = h + gate * dropout(y), out_x = norm(out_h) * (1 + scale) + shift, for a tile."""
     program = tl.program_id(0)
@@ -86,12 +84,7 @@ def add_norm(
     x = centered * spread[:, None] * factor
     if scale is not None:
         x += offset
-    if out_x is not None:
-        tl.store(out_x + at, x.to(out_x.dtype.element_ty), mask=valid)
-    if values is not None:
-        unit = tl.maximum(tl.max(tl.abs(x), axis=1), SMALLEST) / LARGEST
-        tl.store(values + at, (x / unit[:, None]).to(values.dtype.element_ty), mask=valid)
-        tl.store(value_scale + row, unit, mask=place < length)
+    tl.store(out_x + at, x.to(out_x.dtype.element_ty), mask=valid)
     tl.store(mean + row, average, mask=place < length)
     tl.store(rstd + row, spread, mask=place < length)
 

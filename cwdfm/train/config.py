@@ -128,14 +128,13 @@ class RuntimeConfig:
     """How steps are computed. Apart from rounding and dropout this does not change the result."""
 
     accumulation: int = 1  # micro-batches per step
-    # Of matrix products on a GPU. float8: those of the transformer's blocks, the rest in bfloat16.
-    precision: Literal["float32", "bfloat16", "float8"] = "bfloat16"
+    precision: Literal["float32", "bfloat16"] = "bfloat16"  # of matrix products on a GPU
     compile: bool = False  # torch.compile the model
     parallel: Parallel = "ddp"  # under torchrun: replicate (ddp) or shard (fsdp) the model
 
     def __post_init__(self) -> None:
         _check_counts(self, "accumulation")
-        check_choice("precision", self.precision, ("float32", "bfloat16", "float8"))
+        check_choice("precision", self.precision, ("float32", "bfloat16"))
         check_choice("parallel", self.parallel, get_args(Parallel))
         check_bool("compile", self.compile)
 

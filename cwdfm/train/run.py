@@ -27,7 +27,6 @@ from cwdfm.model.conditions import (
     drop_conditions,
     encode_columns,
 )
-from cwdfm.model.float8 import train_in_float8
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import derive_seed
 from cwdfm.pretrained import Pretrained
@@ -95,8 +94,6 @@ class Run:
         self.model = DiT(self.task.model).to(device)
         if init is not None:
             _load_initial(self.model, init.model)
-        if config.runtime.precision == "float8":
-            train_in_float8(self.model, device)
         self._forward = parallelize(self.model, config.runtime.parallel, device)
         if config.runtime.compile:
             self.model.compile_trunk(by_block=True)  # compiles in seconds
@@ -212,7 +209,7 @@ class Run:
 
     def precision(self) -> torch.autocast:
         """A context with matrix products in the config's precision."""
-        half = self.config.runtime.precision != "float32" and self.device.type == "cuda"
+        half = self.config.runtime.precision == "bfloat16" and self.device.type == "cuda"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def averaged(self) -> Pretrained:

@@ -25,14 +25,14 @@ NEIGHBOR = Euler(weight=Neighbor(radius=1, scale=5.0))
 ENTROPY = Euler(weight=Entropy(beta=6.0))
 
 
-def stretch(kind: type[Source], solver: Solver, *, float8: bool = False, long: bool = False) -> Way:
+def stretch(kind: type[Source], solver: Solver, *, long: bool = False) -> Way:
     """The mean time of steps `first` to `last` in a run of `run` steps that starts from noise."""
 
     def measure(settings: Settings) -> Measured:
         settings = settings.longer() if long else settings
         shapes, device = settings.shapes, settings.device
         source = kind(shapes.vocab)
-        model = make_model(settings, source, float8=float8)
+        model = make_model(settings, source)
         counts = torch.zeros(
             2, dtype=torch.int64
         )  # of the last walk: sequences evaluated, and rows
@@ -188,7 +188,6 @@ CASES = (
         lambda shapes: _step_title(shapes, "uniform"),
         {
             "cwdfm, Euler": stretch(UniformSource, EULER),
-            "cwdfm, Euler, float8": stretch(UniformSource, EULER, float8=True),
             "flow_matching": theirs(UniformSource),
         },
     ),

@@ -22,7 +22,6 @@ from cwdfm.data.dataset import token_dtype
 from cwdfm.data.text.tokenizer import CharacterTokenizer
 from cwdfm.errors import NotInstalled
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
-from cwdfm.model.float8 import freeze_in_float8
 from cwdfm.model.presets import preset
 from cwdfm.model.protocol import Model
 from cwdfm.model.transformer import DiT
@@ -38,17 +37,13 @@ SCHEDULE = Polynomial(POWER)
 _REVEALED = -100  # the target that F.cross_entropy ignores
 
 
-def make_model(
-    settings: Settings, source: Source, *, recorded: bool = True, float8: bool = False
-) -> DiT:
+def make_model(settings: Settings, source: Source, *, recorded: bool = True) -> DiT:
     """A transformer to sample from, cast, compiled and captured as in `cwdfm sample`."""
     torch.manual_seed(0)
     with settings.device:
         model = DiT(preset(settings.shapes.model, source.num_tokens, dropout=0.0)).eval()
     shake(model)
     model.requires_grad_(False)
-    if float8:
-        freeze_in_float8(model, settings.device)
     if settings.compiled:
         model.compile_trunk(by_block=not settings.whole)
     if recorded:

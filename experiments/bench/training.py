@@ -20,7 +20,6 @@ from experiments.bench.subject import SCHEDULE, PeerObjective, make_run, peer_pa
 
 Changes = Callable[[Shapes], dict[str, Any]]
 OURS, THEIRS = "cwdfm", "flow_matching's path, all logits in memory"
-FLOAT8 = "cwdfm, float8"
 COMPILED = "the same with head and loss compiled"
 
 
@@ -95,15 +94,10 @@ def step(
     return measure
 
 
-def _in_float8(changes: Changes, shapes: Shapes) -> dict[str, Any]:
-    return changes(shapes) | {"precision": "float8"}
-
-
 def _with_peer(changes: Changes) -> dict[str, Way]:
-    """Our step, the same in float8, the peer's, and the peer's with a compiled loss."""
+    """Our step, the peer's, and the peer's with a compiled loss."""
     return {
         OURS: step(changes),
-        FLOAT8: step(partial(_in_float8, changes)),
         THEIRS: step(changes, theirs=True),
         COMPILED: step(changes, theirs=True, compiled=True),
     }
@@ -157,6 +151,6 @@ CASES = (
             f"an optimizer step of {shapes.molecule_batch:,} x {shapes.molecule_length} tokens, "
             f"{shapes.model}, V = {shapes.molecule_vocab}, uniform source, cross-entropy"
         ),
-        {name: way for name, way in _with_peer(molecule_changes).items() if name != FLOAT8},
+        _with_peer(molecule_changes),
     ),
 )

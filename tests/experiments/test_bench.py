@@ -18,7 +18,6 @@ from cwdfm.errors import InputError
 from cwdfm.loss import CrossEntropy
 from cwdfm.method.base import DataBatch
 from cwdfm.method.flow import FlowObjective
-from cwdfm.model import float8
 from cwdfm.model.conditions import FREQUENCIES
 from cwdfm.model.transformer import DiT, DiTConfig, TrunkState
 from cwdfm.ops.cuda_graph import WARMUP_CALLS
@@ -150,16 +149,8 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bench") / "results.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-        patch.setattr(float8, "float8_products", lambda device: True)  # emulated
         run(TINY, chosen(()), out, say=silent)
     return out
-
-
-def test_float8_needs_a_gpu() -> None:
-    way = CASES["sampling-step"].ways["cwdfm, Euler, float8"]
-    found = Case("float8", lambda shapes: "", {"float8": way}).measure(TINY).ways["float8"]
-    assert found.seconds is None
-    assert "8.9" in found.note
 
 
 def test_long_sequences_have_as_many_tokens() -> None:

@@ -30,7 +30,6 @@ import cwdfm
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.method import Flow
 from cwdfm.method.base import DataBatch
-from cwdfm.model import float8
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.sample_file import read_samples
@@ -215,28 +214,6 @@ def assert_close(a: Path, b: Path) -> None:
     for mine, other in zip(*logs, strict=True):
         for name in {"loss", "validation_loss", "elbo"} & mine.keys():
             assert mine[name] == pytest.approx(other[name], rel=1e-4), name
-
-
-def test_float8_resumes_to_identical_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Scales are those of the current tensors, so no state is lost. Emulated on a CPU."""
-    monkeypatch.setattr(float8, "float8_products", lambda device: True)
-    changes = {"steps": 14, "precision": "float8", "validate_every": 14}
-    train(tmp_path / "whole", **changes)
-    without_the_end(tmp_path / "whole", tmp_path / "again", step=14)
-    train(tmp_path / "again", **changes)
-    whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "again")
-    assert whole.keys() == again.keys()
-    assert all(torch.equal(whole[name], again[name]) for name in whole)
-    train(tmp_path / "plain", **changes | {"precision": "bfloat16"})
-    plain = final_state(tmp_path / "plain")
-    assert any(not torch.equal(whole[name], plain[name]) for name in whole)
-
-
-def test_float8_needs_a_gpu(tmp_path: Path) -> None:
-    with pytest.raises(cwdfm.InputError, match=r"8\.9.*bfloat16"):
-        make_run(tmp_path, recipe(precision="float8"))
 
 
 def test_accumulation_changes_nothing(tmp_path: Path) -> None:
