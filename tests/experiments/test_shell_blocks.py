@@ -56,8 +56,7 @@ SMALL_TRAINING = {
     "warmup": "1",
     "validation-rows": "4",
     "elbo-rows": "2",
-    "previews": "2",
-    "preview-steps": "2",
+    "previews": "0",
     "no-compile": "",
     "no-tensorboard": "",
 }
