@@ -103,9 +103,13 @@ def test_shell_blocks_run(
     for name in ("load_extra", "make_page", "serve"):
         monkeypatch.setattr(app, name, lambda *_: None)
     for dataset in (QM9, MOSES):
-        small = SmilesFile.of(folder / "my.smi")
-        fields = {"name": dataset.name, "length": dataset.length, "tokens": dataset.tokens}
-        monkeypatch.setitem(loader.DATASETS, dataset.name, replace(small, **fields))
+        small = replace(
+            SmilesFile.of(folder / "my.smi"),
+            name=dataset.name,
+            length=dataset.length,
+            tokens=dataset.tokens,
+        )
+        monkeypatch.setitem(loader.DATASETS, dataset.name, small)
     monkeypatch.setitem(corpora.CORPORA, "openwebtext", replace(corpora.OPENWEBTEXT, held_out=2))
     with serve_hub(tmp_path / "hub", monkeypatch) as hub:
         for name in set(MODELS) & set(re.findall(r"[\w.-]+/[\w.-]+", script)):
