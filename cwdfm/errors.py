@@ -5,8 +5,9 @@ asynchronously while the first kernels run; see `cwdfm/ops`.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypeGuard
 
 import torch
@@ -65,6 +66,16 @@ def load_extra(module: str, extra: str) -> Any:
             f"{module.split('.')[0]} is required but cannot be imported ({error}); "
             f"install it with: pip install 'cwdfm[{extra}]'"
         ) from error
+
+
+def check_extras(what: str, modules: Mapping[str, str]) -> None:
+    """Require the modules of several extras; NotInstalled names all that are missing at once."""
+    missing = sorted({extra for module, extra in modules.items() if find_spec(module) is None})
+    if missing:
+        raise NotInstalled(
+            f"{what} requires the extra{'s' * (len(missing) > 1)} {', '.join(missing)}; install "
+            f"with: pip install 'cwdfm[{','.join(missing)}]'"
+        )
 
 
 def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:

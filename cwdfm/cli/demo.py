@@ -16,7 +16,7 @@ from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import Job, file_header, sample_length, write_recording
 from cwdfm.cli.sample_options import Options as Sampling
 from cwdfm.cli.sample_options import recording_file
-from cwdfm.errors import load_extra
+from cwdfm.errors import check_extras
 from cwdfm.generation import generate_samples
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained.model import load_trained
@@ -33,6 +33,7 @@ TEXT_MODEL, TEMPLATE = "novels-small", "The [12] of the [3] was closed."
 Solver = Literal["euler", "neighbor", "entropy"]
 SOLVERS: tuple[Solver, ...] = ("euler", "neighbor", "entropy")
 COMPARED = SOLVERS[:2]  # in the replays
+NEEDED = {"matplotlib": "plot", "rdkit": "molecules", "tokenizers": "text", "tyro": "cli"}
 BATCH = 64  # larger batches are not faster on one core
 HINT = """Open it in a browser and play the generations first. Then look at the curves (validity
 against the number of steps), at the molecules and at their features compared with the data. ± is
@@ -50,10 +51,9 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
+    check_extras("cwdfm demo", NEEDED)  # before the work: the report comes last
     options = parse("demo", arguments, lambda _: Options())
     check_folder(options.out, force=True)
-    for module, extra in (("matplotlib", "plot"), ("tokenizers", "text")):
-        load_extra(module, extra)  # fail before the work: the report comes last
     steps, n, texts = ((2, 4), 8, 2) if options.quick else ((8, 16, 32), 64, 8)
     folder = options.out / "samples"
     molecules = [cell(folder, *each, n) for each in product(MODELS, SOLVERS, steps)]

@@ -1,4 +1,4 @@
-"""Each integration names its extra where its package is missing."""
+"""Where packages are missing, errors name the extras that contain them."""
 
 import sys
 from importlib import import_module
@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 
 import cwdfm
+from tests.support.command import rejected
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,9 @@ def test_missing_package(
     monkeypatch.delitem(sys.modules, f"cwdfm.integrations.{module}", raising=False)
     with pytest.raises(cwdfm.InputError, match=rf"cwdfm\[{extra}\]"):
         import_module(f"cwdfm.integrations.{module}")
+
+
+def test_demo_names_all_missing_extras_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("matplotlib", "rdkit", "tyro"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert "pip install 'cwdfm[cli,molecules,plot]'" in rejected("demo")
