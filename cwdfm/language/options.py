@@ -1,7 +1,7 @@
 """The options of generation, checked and completed for a model."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import CacheKind
 from cwdfm.schedule import Spacing
 from cwdfm.solver import EntropyBound, Solver, Threshold, TopK
+from cwdfm.solver.base import with_draw_options
 from cwdfm.solver_config import make_solver
 
 
@@ -85,9 +86,7 @@ def find_solver(
     check_instance("solver", solver, Solver, "TopK(temperature=0.0)")
     assert isinstance(solver, Solver)
     if temperature is not None:
-        if not hasattr(solver, "temperature"):
-            raise InputError(f"{solver!r} has no temperature; omit it")
-        solver = replace(solver, temperature=temperature)  # type: ignore[type-var]
+        solver = with_draw_options(solver, temperature=temperature)
     return solver
 
 
