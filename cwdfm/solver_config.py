@@ -67,8 +67,8 @@ class EditConfig(ThresholdConfig):
 
     def build(self) -> Edit:
         """The solver; its draws have the options of its threshold steps."""
-        draw = {"temperature": self.temperature, "top_p": self.top_p}
-        return Edit(Threshold(self.threshold, **draw), self.edit_threshold, self.post_steps)
+        solver = Threshold(self.threshold, temperature=self.temperature, top_p=self.top_p)
+        return Edit(solver, self.edit_threshold, self.post_steps)
 
 
 @dataclass(frozen=True)

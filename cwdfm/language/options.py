@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from cwdfm.baselines.autoregressive import LeftToRight
+from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
 from cwdfm.errors import InputError, check_choice, check_instance, check_integer
 from cwdfm.language.block import Constraint
 from cwdfm.language.model import LanguageModel
@@ -83,6 +85,12 @@ def find_solver(
         solver = TopK(temperature=0.0) if masked else EntropyBound(0.1, temperature=0.6)
     elif isinstance(solver, str):
         solver = make_solver(solver)
+    if isinstance(solver, LeftToRight | Analytic | ScoreEuler):
+        raise InputError(
+            f"{type(solver).__name__} belongs to another method than a flow, and language models "
+            f"generate with solvers of flows; use 'confidence', 'threshold' or 'neighbor'",
+            fields=("solver",),
+        )
     check_instance("solver", solver, Solver, "TopK(temperature=0.0)")
     assert isinstance(solver, Solver)
     if temperature is not None:

@@ -184,8 +184,9 @@ def with_draw_options(solver: Solver, **options: Any) -> Solver:
     if isinstance(solver, DrawOptions):
         return replace(solver, **options)
     if isinstance(inner := getattr(solver, "solver", None), Solver):
-        changed: Any = solver
-        return replace(changed, solver=with_draw_options(inner, **options))
+        outer: Any = solver
+        changed: Solver = replace(outer, solver=with_draw_options(inner, **options))
+        return changed
     raise InputError(f"{solver!r} has no {' and '.join(options)}; omit it", fields=tuple(options))
 
 
