@@ -17,6 +17,7 @@ from cwdfm.method.base import Method
 from cwdfm.solver import (
     KLASS,
     Corrector,
+    Edit,
     EntropyBound,
     Euler,
     FirstHitting,
@@ -55,6 +56,19 @@ class ThresholdConfig(SolverConfig):
     """Reveal every token above a confidence."""
 
     threshold: float = 0.9  # largest probability from which a token is revealed
+
+
+@dataclass(frozen=True)
+class EditConfig(ThresholdConfig):
+    """Reveal every token above a confidence, and edit revealed tokens."""
+
+    edit_threshold: float = 0.9  # probability from which another token replaces a revealed one
+    post_steps: int = 16  # maximum number of evaluations after all tokens are revealed
+
+    def build(self) -> Edit:
+        """The solver; its draws have the options of its threshold steps."""
+        solver = Threshold(self.threshold, temperature=self.temperature, top_p=self.top_p)
+        return Edit(solver, self.edit_threshold, self.post_steps)
 
 
 @dataclass(frozen=True)
@@ -196,6 +210,7 @@ SOLVERS: dict[str, NamedSolver] = {
     "low-entropy": NamedSolver(SolverConfig, lambda _: TopK("entropy")),
     "entropy-bound": NamedSolver(EntropyBoundConfig, lambda c: EntropyBound(c.gamma)),
     "threshold": NamedSolver(ThresholdConfig, lambda c: Threshold(c.threshold)),
+    "edit": NamedSolver(EditConfig, EditConfig.build),
     "klass": NamedSolver(KLASSConfig, lambda c: KLASS(c.threshold, c.kl, c.history)),
     "path-planning": NamedSolver(PathPlanningConfig, lambda c: PathPlanning(c.eta)),
     "remask": NamedSolver(

@@ -17,7 +17,7 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_tokens, describe, load_extra
 from cwdfm.model.wrappers import Adapted
 from cwdfm.schedule import Polynomial, time_grid
-from cwdfm.solver import Solver
+from cwdfm.solver import KLASS, Edit, Gibbs, Solver, ThetaRK2, ThetaTrapezoidal
 from cwdfm.solver_config import make_solver, solvers_with
 from cwdfm.source import Source, UniformSource
 
@@ -27,6 +27,9 @@ _config = _load("diffusers.configuration_utils")
 ConfigMixin: Any = _config.ConfigMixin
 # Saved pipelines are loaded by the base classes that they find in this module.
 SchedulerMixin: Any = _load("diffusers.schedulers").SchedulerMixin
+
+# Solvers that evaluate the model again within a step, or compare predictions of several steps.
+NEEDS_MODEL = (Edit, Gibbs, KLASS, ThetaRK2, ThetaTrapezoidal)
 
 
 class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
@@ -149,6 +152,13 @@ def _flow_solver(name: str, options: dict[str, Any]) -> Any:
     """The solver with these options, if it steps a flow."""
     ends = {"boundary": "cut"} if name in solvers_with("boundary") else {}
     solver = make_solver(name, **ends | options)
+    if isinstance(solver, NEEDS_MODEL):
+        raise InputError(
+            f"solver {name!r} is not supported: it needs more predictions than those of one step, "
+            f"which is all that a pipeline passes to its scheduler; use 'neighbor', 'entropy', "
+            f"'threshold' or another solver with one evaluation per step",
+            fields=("solver",),
+        )
     if not isinstance(solver, Solver):
         raise InputError(
             f"solver {name!r} belongs to another method than a flow; use 'neighbor', 'entropy' or "

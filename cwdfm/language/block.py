@@ -25,7 +25,7 @@ class Limits:
     """Which tokens may be drawn."""
 
     never: Tensor | None = None  # [S] ids that are never drawn
-    stop_ids: Tensor | None = None  # [S] ids that are drawn only at the first open position
+    stop_ids: Tensor | None = None  # [S] ids that are not drawn after an open position
     constraint: Constraint | None = None
 
 
@@ -55,7 +55,7 @@ class BlockModel(nn.Module):
         self.rows_A, self.hidden, self.length = rows_A, hidden_ALD.flatten(0, 1), x_AL.shape[1]
         if self.limits.stop_ids is not None:
             open_AL = x_AL == self.language.source.num_tokens - 1
-            self.first_A = open_AL.int().argmax(1)
+            self.late_AL = open_AL.int().cumsum(1) - open_AL.int() > 0
         row_AL = torch.arange(len(self.hidden), device=x.device).view_as(x_AL)
         before_AC = row_AL[:, :1].expand(-1, self.context)  # not predicted
         return torch.cat([before_AC, row_AL], dim=1)[..., None].float()
@@ -82,8 +82,7 @@ class BlockModel(nn.Module):
             constrained = limits.constraint(logits_KV, canvas.number[sequence_K], position_K)
             logits_KV = _checked(constrained, logits_KV.shape)
         if limits.stop_ids is not None:
-            late_K = row_K % self.length != self.first_A[row_K // self.length]
-            logits_KV = _without(logits_KV, limits.stop_ids, late_K)
+            logits_KV = _without(logits_KV, limits.stop_ids, self.late_AL.flatten()[row_K])
         return self.language.to_source(logits_KV)
 
 

@@ -30,7 +30,6 @@ from cwdfm.ops.host_copy import HostCopy
 from cwdfm.ops.random import check_seed, derive_seed, sample_index
 from cwdfm.schedule import Spacing, time_grid
 from cwdfm.solver import Solver, State, TopK
-from cwdfm.solver.unmasking_order import BestFirst
 from cwdfm.source import MaskSource
 
 
@@ -203,7 +202,7 @@ class _Batch:
         )  # fmt: skip
         session.start(block)
         network = BlockModel(self.model, session, block, context, self.limits)
-        unfinished = self._count_open(state)
+        unfinished = HostCopy((~state.fixed).sum())
         for t, t_next in pairwise(self._times(block.stop - block.start)):
             state, info = options.solver.step(network, self.source, self.schedule, state, t, t_next)
             self.results.evaluations.index_add_(0, canvas.number, info.evaluated.long())
@@ -213,15 +212,11 @@ class _Batch:
             if options.callback is not None:
                 self.results.store(canvas, block.start)
                 options.callback([self.results.text(i) for i in range(len(self.results.prompts))])
-            if self._may_end:
-                before, unfinished = unfinished, self._count_open(state)
+            # A block may be complete before its last step.
+            if (unfinished_B := options.solver.unfinished(self.source, state)) is not None:
+                before, unfinished = unfinished, HostCopy(unfinished_B.sum())
                 if not int((before if self._lags else unfinished).value):
                     break
-
-    @property
-    def _may_end(self) -> bool:
-        """Whether a block may be complete before its last step: others may mask again."""
-        return self.masked and isinstance(self.options.solver, BestFirst)
 
     @property
     def _lags(self) -> bool:
@@ -231,10 +226,6 @@ class _Batch:
         """
         on_gpu = self.model.device.type == "cuda" and self.options.callback is None
         return on_gpu and isinstance(self.options.solver, TopK)
-
-    def _count_open(self, state: State) -> HostCopy:
-        """The number of masked tokens, on its way to the host."""
-        return HostCopy((state.tokens == self.source.num_tokens - 1).sum())
 
     def _close(self, state: State, context: int) -> State:
         """End the block of the sequences with an end token and nothing open before it.

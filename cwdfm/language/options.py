@@ -1,17 +1,20 @@
 """The options of generation, checked and completed for a model."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from cwdfm.baselines.autoregressive import LeftToRight
+from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
 from cwdfm.errors import InputError, check_choice, check_instance, check_integer
 from cwdfm.language.block import Constraint
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import CacheKind
 from cwdfm.schedule import Spacing
 from cwdfm.solver import EntropyBound, Solver, Threshold, TopK
+from cwdfm.solver.base import with_draw_options
 from cwdfm.solver_config import make_solver
 
 
@@ -82,12 +85,16 @@ def find_solver(
         solver = TopK(temperature=0.0) if masked else EntropyBound(0.1, temperature=0.6)
     elif isinstance(solver, str):
         solver = make_solver(solver)
+    if isinstance(solver, LeftToRight | Analytic | ScoreEuler):
+        raise InputError(
+            f"{type(solver).__name__} belongs to another method than a flow, and language models "
+            f"generate with solvers of flows; use 'confidence', 'threshold' or 'neighbor'",
+            fields=("solver",),
+        )
     check_instance("solver", solver, Solver, "TopK(temperature=0.0)")
     assert isinstance(solver, Solver)
     if temperature is not None:
-        if not hasattr(solver, "temperature"):
-            raise InputError(f"{solver!r} has no temperature; omit it")
-        solver = replace(solver, temperature=temperature)  # type: ignore[type-var]
+        solver = with_draw_options(solver, temperature=temperature)
     return solver
 
 

@@ -50,6 +50,9 @@ def read_language_model(
             f"{folder}/config.json has no field {error}, which a model of type {kind!r} needs; "
             f"copy the model again"
         ) from error
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name if error.filename else str(error)
+        raise InputError(f"{folder} is not complete: {missing} is missing; copy it") from error
     except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(

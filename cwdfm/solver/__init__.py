@@ -2,6 +2,7 @@
 
 from cwdfm.solver.base import Info, Solver, State
 from cwdfm.solver.correction import Correction, Corrector, Remask
+from cwdfm.solver.edit import Edit
 from cwdfm.solver.euler import Euler
 from cwdfm.solver.first_hitting import FirstHitting
 from cwdfm.solver.fit_confidence import fit_confidence, fit_temperature
@@ -17,6 +18,7 @@ __all__ = [
     "KLASS",
     "Correction",
     "Corrector",
+    "Edit",
     "EntropyBound",
     "Euler",
     "FirstHitting",

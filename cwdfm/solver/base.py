@@ -164,6 +164,10 @@ class Solver(ABC):
     ) -> tuple[State, Info]:
         """Simulate from t to t_next. A step to t_next = 1 reveals all remaining tokens."""
 
+    def unfinished(self, source: Source, state: State) -> Tensor | None:
+        """The sequences that further steps may change, bool [B]; None: all, until the last step."""
+        return None
+
     def precompute_reveals(
         self, source: Source, schedule: Schedule, state: State, times: Sequence[float]
     ) -> Reveals | None:
@@ -173,6 +177,17 @@ class Solver(ABC):
         depend on the model. The default is None: not possible. See `precomputed.py`.
         """
         return None
+
+
+def with_draw_options(solver: Solver, **options: Any) -> Solver:
+    """The solver with other options of its draws, or of those of the solver inside it."""
+    if isinstance(solver, DrawOptions):
+        return replace(solver, **options)
+    if isinstance(inner := getattr(solver, "solver", None), Solver):
+        outer: Any = solver
+        changed: Solver = replace(outer, solver=with_draw_options(inner, **options))
+        return changed
+    raise InputError(f"{solver!r} has no {' and '.join(options)}; omit it", fields=tuple(options))
 
 
 def advance(source: Source, state: State, tokens_BN: Tensor) -> State:

@@ -17,6 +17,7 @@ from cwdfm.model.positions import Positions
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.solver.base import DrawOptions, Info, Solver, State
 from cwdfm.solver.step import Step, StepSolver
+from cwdfm.source import Source
 from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight, Weight
 
 Score = Literal["confidence", "margin", "entropy"]
@@ -64,6 +65,10 @@ class BestFirst(DrawOptions, StepSolver):
         are not masked come last. `stay` is the fraction of the free_B [B] coordinates that the path
         leaves masked at t_next.
         """
+
+    def unfinished(self, source: Source, state: State) -> Tensor | None:
+        masked_BN = source.movable(state.tokens, state.fixed)
+        return masked_BN.any(1) if source.marks_noise else None
 
     def take(self, step: Step) -> tuple[State, Info]:
         state, marked = step.state, step.source.marks_noise

@@ -241,6 +241,18 @@ def cpu_sampling(record: Record) -> list[Table]:
     return [make_table("Sampling on two CPU cores", "model", columns, rows)]
 
 
+def cache_change(record: Record) -> list[Table]:
+    """Samples with approximate caches, compared with those without a cache."""
+    digits = {"equal_tokens": 3, "equal_sequences": 3, "valid": 3, "tokens_per_forward": 2}
+    seed = record["config"]["seed"]
+    rows = []
+    for row in record["rows"]:
+        cache = row["cache"] if row["seed"] == seed else "none, another seed"
+        rows.append(((row["solver"], cache), numbers(row, digits)))
+    columns = ("equal tokens ↑", "equal molecules ↑", "valid ↑", "tokens / evaluation ↑")
+    return [make_table("Samples with approximate caches", "solver, cache", columns, rows)]
+
+
 def gpu_tests(record: Record) -> list[Table]:
     """Outcomes of the tests that need a GPU."""
     names = ("passed", "failed", "skipped")
@@ -316,6 +328,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "startup": startup,
     "replay_cost": replay_cost,
     "cpu_sampling": cpu_sampling,
+    "cache_change": cache_change,
     "gpu_tests": gpu_tests,
     "chaos_3": chaos,
     "chaos_4": chaos,

@@ -60,6 +60,16 @@ def test_a_threshold_alone_names_its_solver(folder: Path, tmp_path: Path) -> Non
     assert sample_prompts.with_threshold(words) == [*words, "--solver", "threshold"]
 
 
+def test_editing_by_name(folder: Path, tmp_path: Path) -> None:
+    prompts, out = write(tmp_path / "prompts.jsonl", ROWS["prompt"]), tmp_path / "out.jsonl"
+    flags = ["--threshold", "0.3", "--edit-threshold", "0.1", "--post-steps", "4"]
+    words = ["--out", str(out), "--max-new-tokens", "6", "--solver", "edit", "--temperature", "0"]
+    sample_prompts.main([str(folder), "--prompts", prompts, *words, *flags])
+    solver = cwdfm.Edit(cwdfm.Threshold(0.3, temperature=0.0), 0.1, 4)
+    expected = cwdfm.generate(cwdfm.load(folder), solver, prompts=ROWS["prompt"], max_new_tokens=6)
+    assert read_samples(out).tokens == expected.tokens
+
+
 def test_an_interrupted_job_resumes(
     folder: Path,
     tmp_path: Path,
@@ -123,6 +133,16 @@ def test_bad_input_ends_with_code_2(folder: Path, tmp_path: Path) -> None:
             "--block-length",
         ),
         (str(folder), ["--prompts", good, "--gamma", "1"], "--gamma"),
+        (
+            str(folder),
+            ["--prompts", good, "--edit-threshold", "0.5"],
+            "--edit-threshold is an option of --solver edit",
+        ),
+        (
+            str(folder),
+            ["--prompts", good, "--solver", "edit", "--edit-threshold", "2"],
+            "--edit-threshold must be a probability",
+        ),
         ("qm9-mask-small", ["--prompts", good], "--prompts requires"),
     ]
     for model, flags, facts in cases:

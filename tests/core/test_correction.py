@@ -2,12 +2,14 @@
 
 import math
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import cwdfm
 from tests.support.chains import SCHEDULE, hazards, sample_chain
@@ -247,6 +249,94 @@ def test_unlikely_tokens_are_drawn_first() -> None:
     assert bool((info.evaluated >= 1).all())
 
 
+# Edits
+
+
+def published_edits(
+    logits: Any, x: Array, threshold: float, edit_threshold: float, post_steps: int
+) -> tuple[list[int], int]:
+    """LLaDA2.1's loop for one masked sequence at temperature 0, and its number of evaluations."""
+    mask, evaluations, post = x[0], 0, 0
+    while True:
+        masked = x == mask
+        post += not masked.any()
+        if post > post_steps:
+            break
+        p = np.exp(logits(x))
+        p /= p.sum(-1, keepdims=True)
+        best, sure, evaluations = p.argmax(-1), p.max(-1), evaluations + 1
+        reveal = masked & (sure >= threshold)
+        if masked.any() and not reveal.any():
+            reveal[np.where(masked, sure, -1).argmax()] = True
+        edit = ~masked & (best != x) & (sure >= edit_threshold)
+        x = np.where(reveal | edit, best, x)
+        if not masked.any() and not edit.any():
+            break
+    return x.tolist(), evaluations
+
+
+@pytest.mark.parametrize(
+    ("threshold", "edit_threshold", "post_steps"),
+    [(0.3, 0.0, 16), (0.3, 0.35, 16), (0.5, 0.4, 3), (0.5, 0.3, 0), (1e-9, 0.2, 2), (1.0, 1.0, 5)],
+)
+@pytest.mark.parametrize("steps", [12, 40])
+def test_edits_are_those_of_the_published_algorithm(
+    threshold: float, edit_threshold: float, post_steps: int, steps: int
+) -> None:
+    """Each model is one sequence of the batch; the grid has enough steps to reveal everything."""
+    batch, length, vocab = 24, 12, 7
+    random = np.random.default_rng(0)
+    tables = random.normal(size=(batch, 3, vocab + 1, vocab))
+    places = random.normal(size=(batch, length, vocab))
+
+    def logits(k: int, x: Any) -> Any:
+        """Depends on the token, on its neighbors and on the position."""
+        near = [np.roll(x, shift) for shift in (0, 1, -1)]
+        return sum(tables[k, i, near[i]] for i in range(3)) + places[k]
+
+    def model(x_BN: Tensor, t_B: Tensor) -> Tensor:
+        found = np.stack([logits(k, x) for k, x in enumerate(x_BN.numpy())])
+        return torch.nn.functional.pad(torch.from_numpy(found), (0, 1))
+
+    inner = cwdfm.Threshold(threshold, temperature=0.0)
+    solver = cwdfm.Edit(inner, edit_threshold, post_steps)
+    source, shape = cwdfm.MaskSource(vocab), (batch, length)
+    out = cwdfm.sample(model, source, SCHEDULE, solver, shape=shape, steps=steps)
+    options = (np.full(length, vocab), threshold, edit_threshold, post_steps)
+    found = [published_edits(partial(logits, k), *options) for k in range(batch)]
+    assert out.tokens.tolist() == [tokens for tokens, _ in found]
+    assert out.evaluations.tolist() == [count for _, count in found]
+    plain = cwdfm.sample(model, source, SCHEDULE, inner, shape=shape, steps=steps)
+    assert torch.equal(plain.tokens, out.tokens) == (edit_threshold == 1.0)
+
+
+def test_edits_with_any_solver_of_a_mask_source() -> None:
+    """The result is stable under the model: no other token reaches the threshold."""
+    source, vocab = cwdfm.MaskSource(5), 5
+    table = torch.randn(6, 5, generator=torch.manual_seed(1), dtype=torch.float64)
+    table[:5].fill_diagonal_(1.5)  # so that edits end
+
+    def model(x: Tensor, t: Tensor) -> Tensor:
+        return torch.nn.functional.pad(table[x] + table[x.roll(1, 1)] * 0.8, (0, 1))
+
+    for solver in (
+        cwdfm.Euler(),
+        cwdfm.FirstHitting(),
+        cwdfm.KLASS(0.5),
+        cwdfm.Gibbs(cwdfm.Euler()),
+        cwdfm.ThetaTrapezoidal(),
+        cwdfm.Euler(hazard="integrated", corrector=cwdfm.Remask("cap", 0.2)),
+    ):
+        edit = cwdfm.Edit(solver, 0.5, 200)
+        out = cwdfm.sample(model, source, SCHEDULE, edit, shape=(50, 9), steps=9)
+        p_BNV = model(out.tokens, torch.ones(50))[..., :vocab].softmax(-1)
+        others_BNV = p_BNV.scatter(-1, out.tokens[..., None], 0.0)
+        assert float(others_BNV.max()) < 0.5, solver
+        plain = cwdfm.sample(model, source, SCHEDULE, solver, shape=(50, 9), steps=9)
+        assert bool((out.evaluations > plain.evaluations).all())
+        assert not torch.equal(out.tokens, plain.tokens)
+
+
 def test_combinations_that_do_not_make_sense() -> None:
     remask, weight = cwdfm.Remask(), cwdfm.Entropy(1.0)
     weighted = cwdfm.Corrector(weight=weight)
@@ -257,6 +347,10 @@ def test_combinations_that_do_not_make_sense() -> None:
         (lambda: cwdfm.Remask("loop"), "rule"),  # type: ignore[arg-type]
         (lambda: cwdfm.Remask(loop=(0.5, 0.2, 0.9)), "first < last"),
         (lambda: cwdfm.Remask(eta=2.0), "eta"),
+        (lambda: cwdfm.Edit(cwdfm.Threshold(), 1.5), "edit_threshold.*1.5"),
+        (lambda: cwdfm.Edit(cwdfm.Threshold(), 0.5, -1), "post_steps.*-1"),
+        (lambda: cwdfm.Edit(cwdfm.Edit(cwdfm.Threshold())), "must not edit"),
+        (lambda: cwdfm.Edit(0.7), "Solver"),  # type: ignore[arg-type]
     ):
         with pytest.raises(cwdfm.InputError, match=reason):
             make()
@@ -265,6 +359,7 @@ def test_combinations_that_do_not_make_sense() -> None:
         (False, cwdfm.Euler(corrector=remask, hazard="integrated"), "use Corrector"),
         (True, cwdfm.Euler(corrector=weighted), "uniform source"),
         (True, cwdfm.Gibbs(cwdfm.Euler(), select="unlikely"), "PathPlanning"),
+        (False, cwdfm.Edit(cwdfm.EntropyBound(0.1)), "use a MaskSource"),
     ):
         with pytest.raises(cwdfm.InputError, match=reason):
             sample_chain(Chain(target, mask), solver, 3, n=4)

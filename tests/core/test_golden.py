@@ -62,12 +62,13 @@ SOLVERS: dict[str, cwdfm.Solver] = {
     "Threshold": cwdfm.Threshold(0.5),
     "KLASS": cwdfm.KLASS(0.3, 0.1, 1),
     "PathPlanning": cwdfm.PathPlanning(),
+    "Edit": cwdfm.Edit(cwdfm.Threshold(0.5), 0.3, 8),
     "ThetaTrapezoidal": cwdfm.ThetaTrapezoidal(),
     "ThetaRK2": cwdfm.ThetaRK2(),
     "Gibbs": cwdfm.Gibbs(cwdfm.Euler(hazard="integrated"), tokens=2),
 }
 # Solvers that run with a mask source only, or are recorded only there.
-MASK_ONLY = ("FirstHitting", "TopK", "EntropyBound", "Threshold", "KLASS", "PathPlanning")
+MASK_ONLY = ("FirstHitting", "TopK", "EntropyBound", "Threshold", "KLASS", "PathPlanning", "Edit")
 PATHS: dict[str, cwdfm.Weight | None] = {
     "MixturePath": None,
     **{f"ContextPath-{name}": weight for name, weight in CONTEXT.items()},

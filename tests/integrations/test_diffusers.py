@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
-from tests.support import published
+from tests.support import language, published
 from tests.support.exact import Chain, LogWeight, correlated_target, entropy, neighbor
 from tests.support.stats import assert_differs, assert_follows, histogram
 
@@ -173,6 +173,48 @@ def test_whole_pipelines(make: Any, solver: str) -> None:
         assert not bool((first == 21).any())
 
 
+class BlockCausal(nn.Module):
+    """A network of transformers with SDAR's attention, as LLaDA2Pipeline calls LLaDA2."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.device = network, torch.device("cpu")
+
+    def forward(self, x_BN: Tensor, attention_mask: Tensor, position_ids: Tensor) -> Any:
+        logits = language.reference_logits(self.network, x_BN, block=4)
+        logits[..., 26:] = -torch.inf  # ids that the tokenizer does not have
+        logits[..., language.MASK] = -torch.inf
+        return SimpleNamespace(logits=logits)
+
+
+@pytest.mark.parametrize("thresholds", [(0.5, 1e-9), (0.3, 0.15), (0.15, 0.3)])
+def test_edits_of_llada2_are_those_of_the_pipeline(
+    tmp_path: Path, thresholds: tuple[float, float]
+) -> None:
+    """`cwdfm.Edit` in generation, against the pipeline with its own scheduler."""
+    folder, network = language.write_sdar(tmp_path)
+    model = cwdfm.load(folder)
+    texts = ["the cat sat", "a big old dog ran in the red house on the", "moon"]
+    solver = cwdfm.Edit(cwdfm.Threshold(thresholds[0], temperature=0.0), thresholds[1], 6)
+    out = cwdfm.generate(model, solver, prompts=texts, max_new_tokens=14, stop=[])
+    pipe = diffusers.LLaDA2Pipeline(BlockCausal(network), diffusers.BlockRefinementScheduler())
+    pipe.set_progress_bar_config(disable=True)
+    for text, tokens in zip(texts, out.tokens, strict=True):
+        expected = pipe(
+            input_ids=torch.tensor([model.tokenizer(text)["input_ids"]]),
+            gen_length=14,
+            block_length=4,
+            num_inference_steps=8,  # with 4 it would not edit blocks that take 4 steps
+            threshold=thresholds[0],
+            editing_threshold=thresholds[1],
+            max_post_steps=5,  # the pipeline makes one more
+            mask_token_id=language.MASK,
+            eos_early_stop=False,
+            output_type="seq",
+        ).sequences
+        assert expected.tolist() == [tokens]
+
+
 def test_temperature_zero_and_the_last_step(tmp_path: Path) -> None:
     """The last step reveals the most likely tokens; revealed ones stay."""
     logits = torch.randn(2, 8, 6, generator=torch.manual_seed(0))
@@ -223,6 +265,9 @@ LOGITS, TOKENS = torch.zeros(2, 4, 6), torch.full((2, 4), 5)
         (lambda _: ContextWeightedScheduler("nieghbor"), "neighbor.*nieghbor"),
         (lambda _: ContextWeightedScheduler("left-to-right"), "left-to-right.*neighbor"),
         (lambda _: ContextWeightedScheduler("entropy", {"scale": 1.0}), "scale.*beta"),
+        (lambda _: ContextWeightedScheduler("gibbs"), "gibbs.*not supported.*threshold"),
+        (lambda _: ContextWeightedScheduler("edit"), "edit.*not supported"),
+        (lambda _: ContextWeightedScheduler("klass"), "klass.*not supported"),
         (lambda s: s.set_timesteps(0), "steps.*0"),
         (lambda s: s.step(LOGITS, 32, TOKENS, mask_token_id=5), "0..31.*32"),
         (lambda s: s.step(LOGITS, 0, TOKENS, mask_token_id=6), "6.*0..5"),

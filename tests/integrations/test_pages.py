@@ -32,7 +32,7 @@ def test_every_example_runs(
             place = tmp_path / "models" / name
             MODELS[name](place)
             commits[name] = hub.add(name, place)
-        known = {"__name__": "docs", "COMMIT": commits.get("inclusionAI/LLaDA2.0-mini")}
+        known = {"__name__": "docs", "COMMIT": commits.get("inclusionAI/LLaDA2.1-mini")}
         exec(compile(code, page, "exec"), known)
         assert ("you/qm9" in hub.repositories) == ("you/qm9" in names)
     assert len(capsys.readouterr().out.splitlines()) >= len(used)

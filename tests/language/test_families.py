@@ -288,6 +288,10 @@ def test_unknown_and_damaged_folders(tmp_path: Path) -> None:
     with pytest.raises(cwdfm.InputError, match="damaged"):
         cwdfm.load(folder)
     (folder / "generation_config.json").unlink()
+    weights = (folder / "model.safetensors").rename(tmp_path / "weights")
+    with pytest.raises(cwdfm.InputError, match=r"not complete: model.safetensors is missing"):
+        cwdfm.load(folder)
+    weights.rename(folder / "model.safetensors")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(cwdfm.InputError, match="tokenizer"):
         cwdfm.load(folder)

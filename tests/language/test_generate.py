@@ -47,6 +47,45 @@ def published(
     return x[0, len(ids) : len(ids) + new].tolist()
 
 
+def published_edits(
+    network: nn.Module,
+    ids: list[int],
+    new: int,
+    length: int,
+    facts: dict[str, Any],
+    thresholds: tuple[float, float],
+    post_steps: int,
+) -> tuple[list[int], int]:
+    """Generate one text as LLaDA2.1's authors do, by full forward passes, and count these."""
+    block, evaluations = facts.get("block"), 0
+    start = len(ids) if block is None else len(ids) - len(ids) % block
+    total = len(ids) + new if block is None else -(-(len(ids) + new) // block) * block
+    x = torch.tensor([*ids, *[MASK] * (total - len(ids))])
+    editable = torch.arange(total) >= len(ids)
+    for first in range(start, total, block or length):
+        part = slice(first, min(first + (block or length), total))
+        post = 0
+        while True:
+            masked = x[part] == MASK
+            post += not bool(masked.any())
+            if post > post_steps:
+                break
+            seen = x if block is None else x[: part.stop]
+            logits = reference_logits(network, seen[None], **facts)[0, part]
+            logits[:, COUNT:] = -torch.inf
+            logits[:, MASK] = -torch.inf
+            sure, best = logits.softmax(-1).max(-1)
+            evaluations += 1
+            reveal = masked & (sure > thresholds[0])
+            if bool(masked.any()) and not bool(reveal.any()):
+                reveal[sure.masked_fill(~masked, -1).argmax()] = True
+            edit = ~masked & editable[part] & (best != x[part]) & (sure > thresholds[1])
+            x[part] = torch.where(reveal | edit, best, x[part])
+            if not bool(masked.any()) and not bool(edit.any()):
+                break
+    return x[len(ids) : len(ids) + new].tolist(), evaluations
+
+
 def encode(model: cwdfm.LanguageModel, text: str) -> list[int]:
     ids: list[int] = model.tokenizer(text)["input_ids"]
     return ids
@@ -83,6 +122,26 @@ def test_tokens_equal_the_published_algorithm(family: Any, length: int, steps: i
         assert out.tokens == expected
 
 
+@pytest.mark.parametrize("thresholds", [(0.5, 0.0), (0.3, 0.15), (0.15, 0.3)])
+def test_edits_equal_the_published_algorithm(family: Any, thresholds: tuple[float, float]) -> None:
+    model, network, facts = family
+    solver = cwdfm.Edit(cwdfm.Threshold(thresholds[0], temperature=0.0), thresholds[1], 5)
+    options: dict[str, Any] = {"max_new_tokens": 12, "block_length": facts.get("block") or 6}
+    out = model.generate(solver, prompts=PROMPTS, stop=[], **options)
+    expected = [
+        published_edits(network, encode(model, text), 12, 6, facts, thresholds, 5)
+        for text in PROMPTS
+    ]
+    assert out.tokens == [tokens for tokens, _ in expected]
+    blocks = 0  # a cache costs one more evaluation per block but the last
+    if facts.get("block") is not None:
+        blocks = -(-(len(PROMPTS[0].split()) % 4 + 12) // 4) - 1
+    assert out.evaluations[0] == expected[0][1] + blocks
+    if thresholds[1] == 0:
+        plain = model.generate(solver.solver, prompts=PROMPTS, stop=[], **options)
+        assert plain.tokens != out.tokens
+
+
 @pytest.mark.parametrize(
     "solver",
     [
@@ -92,6 +151,9 @@ def test_tokens_equal_the_published_algorithm(family: Any, length: int, steps: i
         cwdfm.Euler(weight=cwdfm.Neighbor(radius=3, scale=2.0)),
         cwdfm.Euler(weight=cwdfm.Entropy(2.0)),
         cwdfm.FirstHitting(),
+        cwdfm.Edit(cwdfm.Threshold(0.5, temperature=0.7), 0.5, 3),
+        cwdfm.Edit(cwdfm.Euler(weight=cwdfm.Neighbor(radius=3, scale=2.0)), 0.3),
+        cwdfm.Gibbs(cwdfm.Euler(weight=cwdfm.Neighbor(radius=3, scale=2.0))),
     ],
 )
 def test_a_text_does_not_depend_on_its_batch(family: Any, solver: cwdfm.Solver) -> None:
@@ -172,6 +234,38 @@ def test_held_stop_tokens_wait_for_the_text_before_them(llada: cwdfm.LanguageMod
     assert [text.count("\u2591") for text in seen][:2] == [7, 6]  # from the end
 
 
+def test_edits_keep_the_end_of_a_text(llada: cwdfm.LanguageModel) -> None:
+    """An end token is neither edited away nor put after an open position."""
+    options: dict[str, Any] = {"prompts": PROMPTS, "max_new_tokens": 8, "block_length": 8}
+    solver = cwdfm.Edit(cwdfm.Threshold(0.9, temperature=0.0), 0.0)
+    ids = [7, 8, EOS, 10, 11, 12, 13, 14]
+    out = llada.generate(solver, constraint=certain(ids), **options)
+    assert out.tokens == [[7, 8]] * 3
+    assert out.evaluations.tolist() == [2, 2, 2]  # one reveals everything, one changes nothing
+
+    def flood(logits: Tensor, number: Tensor, position: Tensor) -> Tensor:
+        """The end from the second position on, with little confidence at the first."""
+        logits = torch.zeros_like(logits)
+        logits[:, EOS] = torch.where(position == 0, 0.0, 9.0)
+        logits[:, 7] = torch.where(position == 0, 1.0, 8.0)
+        return logits
+
+    seen: list[str] = []
+    out = llada.generate(
+        solver, constraint=flood, callback=lambda texts: seen.append(texts[2]), **options
+    )
+    assert seen[0] == "\u2591" + " ".join(["cat"] * 7)  # the end is not drawn there yet
+    assert out.tokens == [[7]] * 3  # but takes the place of a revealed token later
+
+
+def test_a_temperature_reaches_the_solver_inside(llada: cwdfm.LanguageModel) -> None:
+    options: dict[str, Any] = {"prompts": PROMPTS, "max_new_tokens": 6}
+    for wrap in (cwdfm.Edit, cwdfm.Gibbs):
+        found = llada.generate(wrap(cwdfm.Euler()), temperature=0.5, **options)
+        expected = llada.generate(wrap(cwdfm.Euler(temperature=0.5)), **options)
+        assert found.tokens == expected.tokens
+
+
 def test_callbacks_see_the_text_grow(llada: cwdfm.LanguageModel) -> None:
     seen: list[list[str]] = []
     out = llada.generate(
@@ -240,7 +334,9 @@ def test_bad_input_is_explained(llada: cwdfm.LanguageModel) -> None:
         ({"prompts": ["the"], "never": [-1]}, "never"),
         ({"prompts": ["the"], "solver": "neighbour"}, "neighbor"),
         ({"prompts": ["the"], "solver": "euler", "threshold": 0.9}, "threshold"),
+        ({"prompts": ["the"], "solver": "left-to-right"}, "LeftToRight.*another method"),
         ({"prompts": ["the"], "threshold": 2.0}, "threshold"),
+        ({"prompts": ["the"], "solver": cwdfm.TopK(cwdfm.Neighbor())}, "does not support blocks"),
         ({"prompts": ["the"], "constraint": 3}, "constraint"),
         ({"prompts": ["the"], "steps": 0}, "steps"),
         ({"prompts": ["the"], "never": [True]}, "never.*0..25"),

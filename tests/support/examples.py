@@ -43,11 +43,14 @@ EXAMPLES: list[object] = [
     cwdfm.Threshold(0.3),
     cwdfm.KLASS(0.2, 0.1, 1),
     cwdfm.PathPlanning(0.5),
+    cwdfm.Edit(cwdfm.Threshold(0.4), 0.3, 4),
     cwdfm.Gibbs(cwdfm.Euler(hazard="integrated", temperature=0.8), tokens=2, begin=0.3),
 ]
 
 # Solvers that require a mask source.
-MASK_ONLY = (cwdfm.TopK, cwdfm.Threshold, cwdfm.KLASS, cwdfm.PathPlanning, cwdfm.FirstHitting)
+MASK_ONLY = (
+    cwdfm.TopK, cwdfm.Threshold, cwdfm.KLASS, cwdfm.PathPlanning, cwdfm.FirstHitting, cwdfm.Edit
+)  # fmt: skip
 
 LENGTH = 12
 

@@ -141,7 +141,7 @@ MODELS: dict[str, Callable[[Path], object]] = {
     "Dream-org/Dream-v0-Instruct-7B": write_dream,
     "JetLM/SDAR-1.7B-Chat": write_sdar,
     "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1": write_a2d,
-    "inclusionAI/LLaDA2.0-mini": write_llada2,
+    "inclusionAI/LLaDA2.1-mini": write_llada2,
     "google/diffusiongemma-26B-A4B-it": write_diffusion_gemma,
     "answerdotai/ModernBERT-base": partial(write_masked_lm, kind="ModernBert"),
     "google-bert/bert-base-uncased": partial(write_masked_lm, kind="Bert"),

@@ -178,8 +178,10 @@ def block_grids(
 
 def cut_windows(solver: Solver) -> Solver:
     """The solver with windows of boundary "auto" cut off at the ends of a block."""
-    for name in ("score", "error", "solver"):
-        if isinstance(value := getattr(solver, name, None), Weight | Solver):
+    if isinstance(inner := getattr(solver, "solver", None), Solver) and is_dataclass(solver):
+        return replace(solver, solver=cut_windows(inner))
+    for name in ("score", "error"):
+        if isinstance(value := getattr(solver, name, None), Weight):
             raise InputError(
                 f"{type(solver).__name__} with {name}={value} does not support blocks; use a "
                 f"solver with a weight= of its own, or a score"
@@ -192,6 +194,8 @@ def cut_windows(solver: Solver) -> Solver:
 
 def weight_radius(solver: Solver) -> int:
     """How many tokens before a block the solver's weight depends on."""
+    if isinstance(inner := getattr(solver, "solver", None), Solver):
+        return weight_radius(inner)
     radius = 0
     for weight in terms(getattr(solver, "weight", None)):
         if getattr(weight, "grid", None) is not None:
