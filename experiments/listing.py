@@ -1,4 +1,4 @@
-"""The list of experiments: which of the paper's tables and figures they are, and their cost."""
+"""The list of experiments, with their cost and the table or figure of the paper they reproduce."""
 
 import json
 import re
@@ -33,12 +33,12 @@ class Costs:
 
 @cache
 def costs() -> Costs:
-    """The costs that we measured."""
+    """The measured costs."""
     return Costs(**json.loads(COSTS.read_text()))
 
 
 def list_experiments() -> str:
-    """One line per experiment: name, GPU minutes at small scale, place in the paper, subject."""
+    """One line per experiment: name, GPU minutes at small scale, number in the paper, subject."""
     found = costs()
     in_paper = sorted((e for e in EXPERIMENTS.values() if e.paper), key=paper_order)
     others = [e for e in EXPERIMENTS.values() if not e.paper]
@@ -77,7 +77,7 @@ def explain_missing(word: str) -> str:
 
 
 def last_in_paper(word: str) -> str:
-    """The last table or figure of the paper, if a word asks for one by number."""
+    """The last table or figure of the paper, if `word` is the number of one, such as "fig2"."""
     asked = _parse(word)
     if asked is None:
         return ""
@@ -85,12 +85,12 @@ def last_in_paper(word: str) -> str:
 
 
 def _parse(word: str) -> re.Match[str] | None:
-    """Kind and number of a table or figure."""
+    """Parse the kind and number of a table or figure."""
     return re.fullmatch(r"(tab|fig)[a-z]*[ -]?(\d+)", word.lower())
 
 
 def _matches(word: str, place: str) -> bool:
-    """Whether a word such as "fig2" names one of a place such as "Figures 2 and 6"."""
+    """Whether a word such as "fig2" matches a location such as "Figures 2 and 6"."""
     asked = _parse(word)
     if asked is None or not place.lower().startswith(asked[1]):
         return False

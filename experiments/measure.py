@@ -1,4 +1,4 @@
-"""The scores of samples that tables show: of molecules, or of text."""
+"""The scores of samples shown in tables, for molecules and for text."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ from experiments.tasks.score import MauveScore, Molecules, Text
 
 @dataclass(frozen=True)
 class Measure(ABC):
-    """The scores of one kind of samples."""
+    """The scores of samples of one corpus."""
 
     scale: Scale
 
@@ -48,7 +48,7 @@ class Measure(ABC):
 
     @abstractmethod
     def spread_of_one_run(self, samples: int) -> str:
-        """What the spread of a single run is taken over; empty if it has no spread."""
+        """What the spread of a single run is computed over; empty if it has none."""
 
     def chance(self) -> str:
         """The statistical error of a single run without a spread."""
@@ -119,7 +119,7 @@ class TextMeasure(Measure):
         scored = Text(samples, evaluator)
         own = samples if isinstance(samples, HeldOut) else samples.model.recipe
         length = own.length
-        reference = HeldOut("text", length, samples.n, 1)  # as many and as long
+        reference = HeldOut("text", length, samples.n, 1)  # same number and length
         return scored, MauveScore(scored, Text(reference, evaluator))
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
@@ -135,7 +135,7 @@ class TextMeasure(Measure):
         return mauve, perplexity, entropy
 
     def reported(self, name: str) -> tuple[Value, ...]:
-        """Comparable only at paper scale: elsewhere corpus and evaluator differ."""
+        """Comparable only at paper scale; at other scales, corpus and evaluator differ."""
         return paper.text(name) if self.scale == "paper" else ()
 
     def spread_of_one_run(self, samples: int) -> str:

@@ -14,7 +14,7 @@ Labeled = Sequence[tuple[tuple[str, ...], Cell]]  # the labels of a table's rows
 
 
 def earlier_runs_note(rows: Labeled, store: Store) -> tuple[str, ...]:
-    """A note on rows whose results come from an earlier run of their training."""
+    """A note on rows whose results come from an earlier run of the training."""
     sampled: dict[Train, dict[str, list[tuple[str, ...]]]] = {}
     for labels, cell in rows:
         for seed in range(cell.seeds):
@@ -45,7 +45,7 @@ def earlier_runs_note(rows: Labeled, store: Store) -> tuple[str, ...]:
 
 
 def weights_of(choices: Iterable[SolverChoice]) -> dict[str, set[str]]:
-    """The settings of context weights among solvers, by kind of weight."""
+    """The settings of the context weights of solvers, by kind of weight."""
     found: dict[str, set[str]] = {}
     for choice in choices:
         kind = choice.solver.removesuffix("-counted")
@@ -98,7 +98,7 @@ def loss_note(cells: Iterable[Cell]) -> tuple[str, ...]:
 
 
 def runs_note(rows: Labeled, store: Store) -> tuple[str, ...]:
-    """The number of runs per row, which rows have fewer, and what ± stands for."""
+    """A note on the number of runs per row, rows with fewer, and the meaning of ±."""
     planned = max(cell.seeds for _, cell in rows)
     done = {labels: cell.runs(store) for labels, cell in rows}
     most = max(done.values())

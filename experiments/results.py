@@ -76,7 +76,7 @@ def add(pack: str, name: str, content: Any, folder: Path = RESULTS) -> Path:
 def collect(run: Path, folder: Path = RESULTS) -> list[str]:
     """Pack the finished cells of a run folder and return their names.
 
-    They replace cells of the same name in the pack.
+    They replace cells with the same names in the pack.
     """
     found: dict[str, Records] = {}
     for path in sorted(_cells(run).glob("*/result.json")):
@@ -89,7 +89,7 @@ def collect(run: Path, folder: Path = RESULTS) -> list[str]:
 
 
 def restore(run: Path, folder: Path = RESULTS) -> int:
-    """Write the packed cells into a run folder, so that runs there do not repeat them."""
+    """Unpack the cells into a run folder, so that runs there do not repeat them."""
     cells = [path.name.partition(".")[0] for path in (folder / "cells").glob("*.jsonl.xz")]
     found = {name: each for kind in cells for name, each in read(f"cells/{kind}", folder).items()}
     for name, each in found.items():
@@ -135,7 +135,7 @@ def collect_command(words: list[str]) -> None:
 
 
 class Recorded(Store):
-    """The packed cells, read in place of a run folder."""
+    """The packed cells, used like the store of a run folder."""
 
     def __init__(self) -> None:
         super().__init__(RESULTS / "cells")

@@ -48,7 +48,7 @@ def parse_command(arguments: list[str]) -> tuple[list[str], list[str], Options]:
 
 
 def select(words: list[str], first: str) -> list[str]:
-    """The experiments that are named, without duplicates."""
+    """The named experiments, without duplicates."""
     if not words:
         raise InputError(
             f"the names of experiments come first, got {first}; `python -m experiments list` "
@@ -89,7 +89,7 @@ def parse_test_corpora(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def check(options: Options) -> None:
-    """Raise for numbers out of range, and under torchrun."""
+    """Raise an error for numbers out of range, or under torchrun."""
     if not options.time_limit >= 0:  # also raises for NaN
         raise InputError(
             f"--time-limit must be a number of seconds >= 0, got {options.time_limit:g}; leave it "

@@ -1,10 +1,10 @@
-"""Time to import the package, to start commands, and of the whole demo.
+"""Measure the time to import the package, to start commands, and to run the demo.
 
     python -m experiments.studies.startup --out startup.json
 
-Each line runs in a fresh process, several times; the fastest counts. The demo runs once. Targets:
-`import cwdfm` takes less than 2 s and `cwdfm --help` less than 0.5 s of CPU time, which other
-processes hardly affect, and the demo less than 2 minutes.
+Each line runs several times in a fresh process, and the fastest run counts. The demo runs once.
+Targets: `import cwdfm` takes less than 2 s and `cwdfm --help` less than 0.5 s of CPU time, which
+other processes hardly affect, and the demo less than 2 minutes.
 """
 
 import argparse
