@@ -162,7 +162,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "linker-marks": (lambda: Linker("*CC*", "C").check(WORDS, 32), "has 2 marks"),
     "range": (lambda: expand_holes("C*{8,2}"), r"\*\{2,8\}"),
     "range-zero": (lambda: expand_holes("C*{0,2}"), "1 to"),
-    "selfies": (lambda: Scaffold("CC").check(SelfiesTokenizer(("[C]",)), 32), "model of SMILES"),
+    "selfies": (lambda: Scaffold("CC").check(SelfiesTokenizer(("[C]",)), 32), "SMILES model"),
 }
 
 
