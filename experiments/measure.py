@@ -147,14 +147,14 @@ def measure(corpus: Corpus, scale: Scale) -> Measure:
     return (MoleculeMeasure if corpus == "molecules" else TextMeasure)(scale)
 
 
-def over_seeds(found: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
+def over_seeds(runs: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     """The mean and standard deviation over runs; a single run keeps its own spread."""
-    if len(found) == 1:
-        return found[0]
+    if len(runs) == 1:
+        return runs[0]
     values = []
-    for each in zip(*found, strict=True):
-        numbers = [value.value for value in each if value.value is not None]
+    for column in zip(*runs, strict=True):
+        numbers = [value.value for value in column if value.value is not None]
         spread = statistics.stdev(numbers) if len(numbers) > 1 else None
         mean = statistics.fmean(numbers) if numbers else None
-        values.append(Value(mean, spread, each[0].digits))
+        values.append(Value(mean, spread, column[0].digits))
     return tuple(values)

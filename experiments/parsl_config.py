@@ -71,15 +71,15 @@ def read_config(file: Path) -> "Config":
     if not file.is_file():
         raise InputError(f"--config {file}: no such file; see experiments/configs for examples")
     try:
-        found: Any = run_path(str(file)).get("config")
+        config: Any = run_path(str(file)).get("config")
     except Exception as error:
         raise InputError(f"--config {file}: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Config):
+    if not isinstance(config, Config):
         raise InputError(
-            f"--config {file} must assign a parsl.Config to `config`, got {type(found).__name__}; "
+            f"--config {file} must assign a parsl.Config to `config`, got {type(config).__name__}; "
             f"see experiments/configs for examples"
         )
-    return found
+    return config
 
 
 def retry_cost(error: Exception, record: object) -> float:

@@ -109,10 +109,10 @@ def _known(row: Row) -> bool:
 def bench() -> Table:
     """A table with the latest measurement of every case and method."""
     newest: dict[tuple[str, str], tuple[Mapping[str, Any], str]] = {}
-    for found in sorted(read("bench").values(), key=lambda found: str(found["date"])):
-        for line in found["table"]:
+    for entry in sorted(read("bench").values(), key=lambda entry: str(entry["date"])):
+        for line in entry["table"]:
             if line["ms"] is not None:
-                newest[line["case"], line["way"]] = line, found["date"][:10]
+                newest[line["case"], line["way"]] = line, entry["date"][:10]
     rows = []
     for (case, method), (line, date) in sorted(newest.items(), key=lambda item: item[0][0]):
         sizes = (line[name] for name in ("ms", "memory_gb", "bound_ms"))
@@ -130,7 +130,7 @@ def _digits(x: float | None) -> int:
 
 def tokens_per_second() -> float:
     """The training speed of the paper's text model in the latest benchmark."""
-    lines = [line for found in read("bench").values() for line in found["table"]]
+    lines = [line for entry in read("bench").values() for line in entry["table"]]
     speeds = [line["facts"]["tokens_per_second"] for line in lines if _trains_text(line)]
     return float(speeds[-1])
 
@@ -174,11 +174,11 @@ def _rows_with_origin(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, dict) and "hardware" in row]
 
 
-def _origins(found: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+def _origins(entries: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     """The distinct revisions and machines of records."""
-    records = list(found)
-    revisions = {each["revision"] or "unknown" for each in records}
-    machines = {each["hardware"]["gpu"] or each["hardware"]["cpu"] for each in records}
+    records = list(entries)
+    revisions = {entry["revision"] or "unknown" for entry in records}
+    machines = {entry["hardware"]["gpu"] or entry["hardware"]["cpu"] for entry in records}
     return " ".join(sorted(revisions)), "; ".join(sorted(machines))
 
 
@@ -186,8 +186,8 @@ def fill(text: str) -> str:
     """Fill in the tables of a page."""
 
     def block(match: re.Match[str]) -> str:
-        shown = "\n".join(table.markdown() for table in tables(match[2])) or NOT_RUN
-        return f"{match[1]}{shown}{match[3]}"
+        content = "\n".join(table.markdown() for table in tables(match[2])) or NOT_RUN
+        return f"{match[1]}{content}{match[3]}"
 
     return BLOCK.sub(block, text)
 
@@ -212,7 +212,10 @@ def to_csv(names: Iterable[str]) -> str:
 
 def draw(folder: Path = ROOT / "docs" / "figures") -> None:
     """Draw the figures of all experiments and studies."""
-    drawn = {each.name: each.plan("small").figures(STORE) for each in EXPERIMENTS.values()}
+    drawn = {
+        experiment.name: experiment.plan("small").figures(STORE)
+        for experiment in EXPERIMENTS.values()
+    }
     known = read("studies")
     drawn |= {name: make(known[name]) for name, make in FIGURES.items() if name in known}
     for name, curves in drawn.items():
@@ -221,11 +224,11 @@ def draw(folder: Path = ROOT / "docs" / "figures") -> None:
                 write_file(folder / f"{stem}.png", figure.render(["png"])["png"])
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Fill in the pages and write the CSV files; with `--figures`, also draw the figures."""
     parser = ArgumentParser("python -m experiments report", description=main.__doc__)
     parser.add_argument("--figures", action="store_true", help="draw docs/figures again")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     for path in pages():
         text = path.read_text()
         path.write_text(fill(text))

@@ -158,12 +158,12 @@ class _Fields(dict[str, Any]):
 def _read_json(path: Path, is_valid: Callable[[Any], bool], remedy: str) -> Any:
     """The content of a JSON file; raises `StoreError` if it is damaged."""
     try:
-        found = json.loads(path.read_text(), object_hook=lambda fields: _Fields(fields, path))
+        content = json.loads(path.read_text(), object_hook=lambda fields: _Fields(fields, path))
     except ValueError as error:
         raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
-    if not is_valid(found):
-        raise StoreError(f"{path} is damaged (it holds {json.dumps(found)[:40]}); {remedy}")
-    return found
+    if not is_valid(content):
+        raise StoreError(f"{path} is damaged (it holds {json.dumps(content)[:40]}); {remedy}")
+    return content
 
 
 def _is_record(found: Any) -> bool:

@@ -82,8 +82,8 @@ def warm_up(lines: Iterable[list[str]]) -> None:
     before, arguments = Path.cwd(), sys.argv
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         os.chdir(folder)
-        for words in lines:
-            sys.argv = ["cwdfm", *words]
+        for argv in lines:
+            sys.argv = ["cwdfm", *argv]
             main()
         os.chdir(before)
     sys.argv = arguments

@@ -39,10 +39,12 @@ class Options:
 
 def parse_command(arguments: list[str]) -> tuple[list[str], list[str], Options]:
     """The names of experiments, the remaining flags, and the options they set."""
-    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    names = select(words, first=arguments[0])
-    flags = arguments[len(words) :]
-    options = parse(f"run {' '.join(words)}", flags, lambda missing: Options(missing))
+    names_given = list(
+        itertools.takewhile(lambda argument: not argument.startswith("-"), arguments)
+    )
+    names = select(names_given, first=arguments[0])
+    flags = arguments[len(names_given) :]
+    options = parse(f"run {' '.join(names_given)}", flags, lambda missing: Options(missing))
     check(options)
     return names, flags, options
 

@@ -59,10 +59,10 @@ def unused_flags(given: Resources, flags: Collection[str], tasks: Sequence[Task]
     """The flags for corpora and evaluator that no task uses."""
     used = {task.corpus_kind for task in tasks}
     tests = {task.test for task in tasks if isinstance(task, TestLikelihood)}
-    found = [f"--{name}" for name in CORPORA if name in flags and name not in used]
+    unused = [f"--{name}" for name in CORPORA if name in flags and name not in used]
     if given.eval_model is not None and not any(isinstance(task, Text) for task in tasks):
-        found.append("--eval-model")
-    return found + [f"--tests {name}" for name, _ in given.tests if name not in tests]
+        unused.append("--eval-model")
+    return unused + [f"--tests {name}" for name, _ in given.tests if name not in tests]
 
 
 def check_fingerprints(

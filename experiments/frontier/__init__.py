@@ -194,7 +194,7 @@ SAME = ("samples", "candidates", "seeds")
 def check_same(config: Config, folder: Path) -> None:
     """Raise an error if the folder holds draws of another size."""
     path, sizes = folder / "config.json", {name: getattr(config, name) for name in SAME}
-    if path.exists() and (found := json.loads(path.read_text())) != json.loads(json.dumps(sizes)):
-        raise InputError(f"{folder} holds draws with {found}, not {sizes}; use another --out")
+    if path.exists() and (stored := json.loads(path.read_text())) != json.loads(json.dumps(sizes)):
+        raise InputError(f"{folder} holds draws with {stored}, not {sizes}; use another --out")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, sizes)

@@ -315,8 +315,8 @@ class Text(Trained):
     def _bracket(self, tried: Candidates) -> Candidates:
         """The two candidates with the nearest entropies below and above, or the nearest one."""
         entropy = self._entropy(tried[0][1])
-        ordered = sorted(tried, key=lambda each: each[1]["entropy"])
-        above = sum(each[1]["entropy"] < entropy for each in ordered)
+        ordered = sorted(tried, key=lambda candidate: candidate[1]["entropy"])
+        above = sum(candidate[1]["entropy"] < entropy for candidate in ordered)
         return ordered[max(0, above - 1) : above + 1]
 
     def _entropy(self, default: Scores) -> float:

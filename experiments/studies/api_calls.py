@@ -67,9 +67,9 @@ def main() -> int:
     share = -(-options.calls // options.processes)
     start = time.perf_counter()
     with ProcessPoolExecutor(options.processes) as pool:
-        found = list(pool.map(run, seeds, [share] * len(seeds)))
-    outcomes = sum((counts for counts, _ in found), Counter[str]())
-    defects = [text for _, texts in found for text in texts]
+        results = list(pool.map(run, seeds, [share] * len(seeds)))
+    outcomes = sum((counts for counts, _ in results), Counter[str]())
+    defects = [text for _, texts in results for text in texts]
     record = {
         "config": {"calls": options.calls, "seed": options.seed, "processes": options.processes},
         "outcomes": dict(outcomes),

@@ -40,17 +40,17 @@ class Resources:
 
     def corpus(self, kind: Corpus) -> str:
         """The path or name of a corpus."""
-        found: str | None = getattr(self, kind)
-        if found is None:
+        path: str | None = getattr(self, kind)
+        if path is None:
             raise Unavailable(f"requires a {kind} corpus: pass --{kind}")
-        return found
+        return path
 
     def test(self, name: str) -> str:
         """The path or name of a test corpus."""
-        found = dict(self.tests).get(name)
-        if found is None:
+        path = dict(self.tests).get(name)
+        if path is None:
             raise Unavailable(f"requires the test corpus {name}: pass --tests {name}=PATH")
-        return found
+        return path
 
     def torch_device(self) -> "torch.device":
         """The device as PyTorch names it."""
