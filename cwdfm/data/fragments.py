@@ -124,7 +124,7 @@ class Fragment(ABC):
         else:
             raise InputError(
                 f"{smiles!r} has {len(tokenizer.split(smiles))} tokens, counting each * as one, "
-                f"but a sample has only {length - 2}; use a smaller fragment, or a model for "
+                f"but a sample has {length - 2}; use a smaller fragment, or a model for "
                 f"longer sequences"
             )
         weights = np.ones(room + 1) if law is None else law[-room - 1 :] + _RARE

@@ -640,7 +640,7 @@ WRONG: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     ),
     "mauve-widths": (
         lambda _: mauve_score(features(0)[:, :3], features(1)),
-        "samples have 3 features, reference 6",
+        "samples have 3 features, but reference has 6",
     ),
     "mauve-nan": (lambda _: mauve_score(features(0) * np.nan, features(1)), "must be finite"),
     "mauve-buckets": (lambda _: mauve_score(features(0), features(1), buckets=500), "not exceed"),

@@ -710,7 +710,7 @@ def test_wrong_input(
         ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
         ([foreign, *out, "--data", data], "and the samples have different vocabularies"),
         ([good, *out, "--data", little], "2 held-out windows of 12 tokens, too few"),
-        ([long, *out, "--data", data], f"windows of {LENGTH + 4} tokens, the samples have 20"),
+        ([long, *out, "--data", data], f"windows of {LENGTH + 4} tokens, but the samples have 20"),
         ([good, *out, "--data", data, "--mauve", tmp_path / "nowhere"], "there is no folder"),
         ([good, long, *out], "samples of different lengths need separate reports"),
         ([ragged, *out], "sequences of 1 to 2 tokens"),
