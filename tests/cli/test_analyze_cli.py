@@ -273,7 +273,7 @@ def test_help() -> None:
         ("analyze context --help", "--radius"),
         ("analyze updates --help", "--solvers"),
         ("analyze --help", "context  How hard masked tokens are"),
-        ("analyze --help", "updates  Number of updates per token"),
+        ("analyze --help", "updates  How often solvers update each token"),
     ):
         ended = command(*line.split())
         assert ended.returncode == 0
