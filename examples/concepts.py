@@ -1,8 +1,8 @@
-"""Draw the pictures of docs/concepts.md: the hazard, the weights and the context-weighted path.
+"""Draw the figures of docs/concepts.md: the hazard, the weights and the context-weighted path.
 
     python examples/concepts.py --out docs/figures
 
-All of them are computed by the library, without a network.
+The library computes all of them without a network.
 """
 
 import argparse
@@ -20,7 +20,7 @@ LABELS = {"t": "linear, t", "t^2": "polynomial, $t^2$", "1 - cos": r"cosine, $1 
 
 
 def hazard(plt: Any) -> Any:
-    """kappa_t and lambda_t of the three schedules."""
+    """Plot kappa_t and lambda_t of the three schedules."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.9), layout="constrained")
     t = torch.linspace(0, 0.98, 200)
     for color, (name, schedule) in zip(COLORS, SCHEDULES.items(), strict=True):
@@ -35,7 +35,7 @@ def hazard(plt: Any) -> Any:
 
 
 def weights(plt: Any) -> Any:
-    """The weights of one state of 24 positions, seven of which are revealed."""
+    """Plot the weights of one state with 24 positions, seven of them revealed."""
     revealed = torch.zeros(1, 24, dtype=torch.bool)
     revealed[0, [4, 5, 7, 13, 14, 15, 20]] = True
     rows = {
@@ -57,7 +57,7 @@ def weights(plt: Any) -> Any:
 
 
 def context_path(plt: Any) -> Any:
-    """Reveal masks of the mixture path and of the context-weighted path at the same times."""
+    """Plot revealed tokens of the mixture path and the context-weighted path at the same times."""
     source, schedule, length = cwdfm.MaskSource(2), cwdfm.Linear(), 96
     paths = {
         "mixture path: every token independently": cwdfm.MixturePath(source, schedule),
@@ -82,7 +82,7 @@ def context_path(plt: Any) -> Any:
 def main() -> None:
     """Parse the command line and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the pictures to")
+    parser.add_argument("--out", type=Path, required=True, help="output folder for the figures")
     out = parser.parse_args().out
     import matplotlib
 
@@ -92,7 +92,7 @@ def main() -> None:
     names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     style: Any = {f"axes.spines.{side}": False for side in ("top", "right")}
     style |= dict.fromkeys(names, GRAY) | {"axes.titlesize": 10}
-    style["svg.hashsalt"] = "cwdfm"  # the same file in every run
+    style["svg.hashsalt"] = "cwdfm"  # makes the file reproducible
     out.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(style):
         for draw in (hazard, weights, context_path):

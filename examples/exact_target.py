@@ -4,10 +4,10 @@
     python examples/exact_target.py --out demo --redraw
 
 The target is a distribution over sequences of four tokens in which neighbors tend to agree. Its
-posterior is known in closed form and serves as a perfect model. The distance between samples and
-target therefore shows the effect of the number of steps, the hazard, the weight and the corrector.
-The script prints a table and writes a figure and a JSON file, from which `--redraw` draws the
-figure again.
+posterior is known in closed form and is used as a perfect model. The distance between samples and
+target therefore shows only the effect of the number of steps, the hazard, the weight and the
+corrector. The script prints a table and writes a figure and a JSON file. `--redraw` draws the
+figure again from that file.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SOLVERS: dict[str, tuple[cwdfm.Euler, Literal["t", "kappa"]]] = {
     "Entropy-weighted": (cwdfm.Euler(weight=cwdfm.Entropy(beta=2.0)), "t"),
     "predictor-corrector": (cwdfm.Euler(corrector=cwdfm.Corrector(scale=2.0)), "t"),
 }
-# Neighbor weights behave like Euler here, so their line is drawn wider and below.
+# Neighbor weights behave like Euler here, so their line is wider and drawn below it.
 UNDER_EULER = {"linewidth": 4, "markersize": 9, "zorder": 1.5}
 
 
@@ -55,7 +55,7 @@ def ring_target() -> Tensor:
 
 
 def total_variation(tokens: Tensor, target: Tensor) -> float:
-    """Half the L1 distance between the histogram of the samples and the target."""
+    """The total variation distance between the histogram of the samples and the target."""
     code = torch.zeros(len(tokens), dtype=torch.int64)
     for column in tokens.unbind(1):
         code = code * VOCAB + column
@@ -64,7 +64,7 @@ def total_variation(tokens: Tensor, target: Tensor) -> float:
 
 
 def noise_floor(target: Tensor, samples: int) -> float:
-    """The distance between the target and as many exact samples, averaged over 20 sets."""
+    """The distance between the target and equally many exact samples, averaged over 20 sets."""
     generator = torch.Generator().manual_seed(SEED)
     p = target.flatten()
     draws = torch.multinomial(p.expand(20, -1), samples, replacement=True, generator=generator)
@@ -126,7 +126,7 @@ def reveal_times(solver: cwdfm.Euler, length: int, batch: int, steps: int) -> Te
 
 
 def draw(rows: list[dict[str, Any]], floor: float, path: Path) -> None:
-    """Draw the error against steps for both sources, and the order in which tokens are revealed."""
+    """Draw the error over steps for both sources, and the order in which tokens are revealed."""
     formatter = load_extra("matplotlib.ticker", "plot").StrMethodFormatter(NUMBER)
     figure = figure_of(11, 8.2)
     top, bottom = figure.subplots(2, 2)

@@ -2,8 +2,8 @@
 
     python examples/finetune.py --out results/finetune.json
 
-The data are 2,000 molecules of QM9 with an aromatic ring, which one in six of its molecules has.
-Samples before and after fine-tuning are scored, including the share with such a ring.
+The data is 2,000 molecules of QM9 with an aromatic ring, which one in six of its molecules has. The
+script scores samples before and after fine-tuning, including the fraction with such a ring.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
         start = time.perf_counter()
         tuned = ["finetune", "--init", MODEL, "--data", str(folder / "my.smi")]
         tuned += ["--out", str(folder / "run"), "--steps", str(options.steps)]
-        train.main(tuned, keeps=False)  # a single, timed run
+        train.main(tuned, keeps=False)  # timed, so it must not resume
         seconds = time.perf_counter() - start
         rows = []
         for label, model in (("before", MODEL), ("after", str(folder / "run"))):
@@ -68,7 +68,7 @@ def aromatic(smiles: str) -> bool:
 
 
 def score(texts: list[str], qm9: data.TokenData, own: list[str]) -> dict[str, Any]:
-    """Scores of the samples, and the shares of aromatic and copied molecules."""
+    """Score samples, and compute the fractions of aromatic and copied molecules."""
     known = CanonicalSet(qm9.texts("train"))
     valid = [text for text in (cwdfm.data.canonical(text) for text in texts) if text is not None]
     return {

@@ -1,10 +1,10 @@
-"""Draw the README's picture: an animated generation, Euler and Neighbor side by side.
+"""Draw the README's figure: an animation of Euler and Neighbor side by side.
 
     python examples/generation.py --out docs/figures/generation.svg
 
-Both panels are recordings of the bundled text model with the same seed and number of steps; the
-sample was chosen among twelve for its text. Each token appears in the step in which it was
-revealed. Its color shows whether one of its two neighbors was already revealed.
+Both panels are recordings of the bundled text model with the same seed and number of steps. The
+sample is one of twelve, selected for its text. Each token appears in the step that revealed it. Its
+color shows whether one of its two neighbors was already revealed.
 """
 
 import argparse
@@ -24,9 +24,16 @@ SOLVERS = {
     "Euler": cwdfm.Euler(temperature=0.8, top_p=0.9),
     "Neighbor": cwdfm.Euler(weight=WEIGHT, counted=True, temperature=0.8, top_p=0.9),
 }
-COLUMNS, CHARACTER, LINE = 47, 8.1, 24  # characters per line; pixels of a character and of a line
+COLUMNS, CHARACTER, LINE = (
+    47,
+    8.1,
+    24,
+)  # characters per line; pixels per character and line
 WIDTH, TOP, GAP = 860, 58, 20
-SECONDS, LAST = 12.0, 0.7  # of one loop; the share of it after which all tokens are there
+SECONDS, LAST = (
+    12.0,
+    0.7,
+)  # duration of a loop; fraction of it until all tokens appear
 STYLE = """
 text { font: 13.5px ui-monospace, Menlo, Consolas, monospace; fill: #24292f; white-space: pre }
 .title { font: 600 15px system-ui, sans-serif } .note { font: 12.5px system-ui, sans-serif }
@@ -42,7 +49,7 @@ text { fill: #e6edf3 } .page { fill: #161b22; stroke: #30363d } .mask { fill: #3
 
 
 def places(texts: list[str]) -> list[tuple[float, float]]:
-    """Where each token is drawn, with line breaks before words that do not fit."""
+    """The (column, line) of each token, with line breaks before words that do not fit."""
     found: list[tuple[float, float]] = []
     column, line = 0, 0
     for i, text in enumerate(texts):
@@ -52,21 +59,21 @@ def places(texts: list[str]) -> list[tuple[float, float]]:
                 break
             word += len(following)
         if column and text.startswith(" ") and column + word > COLUMNS:
-            column, line = -1, line + 1  # the space hangs over the margin
+            column, line = -1, line + 1  # the leading space is outside the margin
         found.append((column * CHARACTER, line * LINE))
         column += len(text)
     return found
 
 
 def alone(order_N: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The tokens [N] that had no neighbor revealed in an earlier step; step -1 is the prompt."""
+    """The mask [N] of tokens revealed before any neighbor; step -1 is the prompt."""
     padded = np.concatenate([[STEPS], order_N, [STEPS]])
     found: NDArray[np.bool_] = np.minimum(padded[:-2], padded[2:]) >= order_N
     return found & (order_N >= 0)
 
 
 def panel(name: str, solver: cwdfm.Solver, x: float) -> tuple[list[str], float]:
-    """The elements of one solver's panel, and the height of its text."""
+    """The SVG elements of one solver's panel, and the height of its text."""
     trained = cwdfm.load("novels-small")
     given = {"length": LENGTH, "prompt": PROMPT, "index": torch.tensor([SAMPLE])}
     recording = trained.generate(solver, n=1, steps=STEPS, record=1, **given).recording
@@ -84,7 +91,7 @@ def panel(name: str, solver: cwdfm.Solver, x: float) -> tuple[list[str], float]:
     ]
     for text, step, without, (dx, dy) in zip(texts, order.tolist(), isolated, place, strict=True):
         left, width = x + 16 + dx, len(text) * CHARACTER
-        if text.startswith(" "):  # the box begins at the word
+        if text.startswith(" "):  # the box starts at the word
             left, width, text = left + CHARACTER, width - CHARACTER, text[1:]
         if not text:
             continue
@@ -101,7 +108,7 @@ def panel(name: str, solver: cwdfm.Solver, x: float) -> tuple[list[str], float]:
 
 
 def animation() -> str:
-    """The keyframes of all steps: a token appears, a mask disappears."""
+    """The CSS keyframes of all steps, which show a token and hide its mask."""
     rules = []
     for step in range(STEPS):
         at = 100 * LAST * (step + 1) / STEPS
@@ -116,7 +123,7 @@ def animation() -> str:
 
 
 def draw() -> str:
-    """The picture as SVG."""
+    """Draw the figure as SVG."""
     width, lefts = (WIDTH - GAP) / 2 - 1, (0.5, (WIDTH + GAP) / 2)
     panels = [panel(*item, x) for item, x in zip(SOLVERS.items(), lefts, strict=True)]
     bottom = max(height for _, height in panels) + 8

@@ -1,1 +1,1 @@
-"""The paper's experiments as commands: tasks, tables and figures."""
+"""The paper's experiments and benchmarks, as commands of `python -m experiments`."""

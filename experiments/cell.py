@@ -1,4 +1,4 @@
-"""A cell: one training with one solver, sampled and scored, over one or several seeds."""
+"""A cell of a table: one training and one solver, sampled and scored with one or more seeds."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,19 +13,19 @@ from experiments.tasks.sample import Sample
 from experiments.tasks.score import Likelihood
 from experiments.tasks.train import Train
 
-# Cost is counted, not timed: tasks may have shared a GPU.
+# Cost is counted in evaluations, not in seconds, because tasks may have shared a GPU.
 TRAINING = (Column("held-out PPL", False), Column("tokens read, M"), Column("evaluations"))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The settings that differ from the recipe and solver of the scale."""
+    """The differences from the recipe and solver of the scale."""
 
     corpus: Corpus
     scale: Scale
     fields: dict[str, Any] = field(default_factory=dict)  # changes to the recipe
     choice: SolverChoice = field(default_factory=SolverChoice)
-    steps: int | None = None  # solver steps; None: those of the scale
+    steps: int | None = None  # solver steps; None: the number of the scale
     seeds: int = 1  # number of seeds of training and sampling
     effort: float = 1.0  # fraction of the scale's training steps
     sample_seed: int | None = None  # first seed of sampling; None: that of training
@@ -82,7 +82,7 @@ class Cell:
         return over_seeds([how.values(store, self.sample(seed)) for seed in range(self.seeds)])
 
     def one_run(self, store: Store) -> bool:
-        """Whether samples and likelihood, if finished, come from the same run of the training."""
+        """Whether samples and likelihood, if finished, use the same training run."""
         runs = {store.run_date(self.train(), task) for task in (self.sample(), self.likelihood())}
         return len(runs - {None}) < 2
 
@@ -105,7 +105,7 @@ class Cell:
         if drawn is not None:
             evaluations = Value(drawn["result"]["evaluations"], None, 1)
         recipe = task.recipe
-        reads = 2 if recipe.method == "bd3lm" else 1  # every sequence noised and clean
+        reads = 2 if recipe.method == "bd3lm" else 1  # it processes every sequence noised and clean
         read = reads * recipe.steps * recipe.batch_size * recipe.length / 1e6
         return likelihood, Value(None if store.result(task) is None else read, None, 1), evaluations
 

@@ -1,9 +1,9 @@
 """Runs a graph of tasks with Parsl.
 
 Parsl decides where and when a task runs: it starts workers, passes them the tasks whose
-dependencies are finished, and retries a task whose worker died. The store decides what is
-finished, so an interrupted sweep resumes where it stopped. With `workers=0` the tasks run one
-after the other in this process, which helps debugging.
+dependencies are finished, and retries a task whose worker died. The store decides what is finished,
+so an interrupted sweep resumes where it stopped. With `workers=0`, the tasks run one after another
+in this process, for debugging.
 """
 
 import gc
@@ -40,10 +40,10 @@ class OutOfTime(RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a sweep finished, and what is left."""
+    """The outcome of a sweep: finished tasks, and the reasons why others are not."""
 
     finished: int
-    unavailable: dict[Task, str] = field(default_factory=dict)  # cannot run here, and why
+    unavailable: dict[Task, str] = field(default_factory=dict)  # cannot run here; the reason
     not_started: list[Task] = field(default_factory=list)  # because of the time limit
     failed: dict[Task, str] = field(default_factory=dict)  # will be tried again next time
 
@@ -55,8 +55,8 @@ class Outcome:
 def unfinished(store: Store, tasks: Iterable[Task]) -> list[Task]:
     """The tasks that have to run, in topological order.
 
-    A finished task is among them only if its outputs were deleted and an unfinished task needs
-    them, as in a folder in which only the results were kept.
+    This includes a finished task only if an unfinished task needs its outputs and they were
+    deleted, as in a folder where only results were kept.
     """
     order = in_order(tasks)
     found: set[Task] = set()
@@ -97,7 +97,7 @@ def run_tasks(
     """Run all unfinished tasks and return what is left.
 
     workers: processes on this machine; 0 runs the tasks in this process.
-    config: a Python file with a Parsl configuration, in place of local workers.
+    config: a Python file with a Parsl configuration, instead of local workers.
     time_limit: seconds after which no further task starts.
     """
     order = in_order(tasks)
@@ -129,7 +129,7 @@ def run_tasks(
 def _outcome(
     order: Iterable[Task], errors: Mapping[Task, BaseException], start: Outcome
 ) -> Outcome:
-    """Sort unfinished tasks by reason; a task inherits the reason from its dependencies."""
+    """Sort unfinished tasks by reason; a task inherits the reason of its dependencies."""
     unavailable, late, failed = dict(start.unavailable), dict[Task, None](), dict[Task, str]()
     for task in order:
         if task not in errors:
@@ -202,7 +202,7 @@ def execute(
         if isinstance(error.__cause__, OSError) and is_disk_full(error.__cause__):
             raise error.__cause__ from None
         (store.folder(task) / FAILURE).write_text(traceback.format_exc())
-        # An InputError explains itself; other errors need their type.
+        # The message of an InputError is enough; for other errors, include the type.
         last = traceback.format_exception_only(error)[-1].splitlines()[0]
         message = str(error) if isinstance(error, InputError) else last
         raise TaskFailed(message + _remedy(store, task, message)) from None
@@ -219,7 +219,7 @@ def worker_device(device: str) -> str:
 
 
 def _remedy(store: Store, task: Task, message: str) -> str:
-    """What to delete if a task failed because the output of a dependency is damaged."""
+    """Say what to delete if a task failed because the output of a dependency is damaged."""
     damaged = [other for other in task.dependencies if str(store.folder(other)) in message]
     paths = [str(store.folder(other) / name) for other in damaged for name in other.outputs]
     return f"; delete {' and '.join(paths)} to create it again" if paths else ""

@@ -25,7 +25,7 @@ class Plan:
     figures: Callable[[Store], list[Curves]] = lambda _: []
 
     def progress(self, store: Store) -> str:
-        """How many of the tasks, with their dependencies, are finished."""
+        """Describe how many of the tasks and their dependencies are finished."""
         tasks = in_order(self.tasks)
         return f"{sum(store.result(task) is not None for task in tasks):,} of {len(tasks):,} tasks"
 
@@ -38,7 +38,7 @@ class Experiment:
     title: str
     plan: Callable[[Scale], Plan]
     paper: str = ""  # the table or figure of the paper, if it is one
-    estimate: int = 0  # GPU minutes at small scale, as long as they are not measured
+    estimate: int = 0  # estimated GPU minutes at small scale, if not measured yet
 
 
 def write(plan: Plan, store: Store, folder: Path, name: str) -> Iterator[Path]:

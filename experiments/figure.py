@@ -14,7 +14,7 @@ from experiments.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # x, and a value per panel
 _DPI = 160
-_PANEL, _HEIGHT = 3.3, 3.6  # inches; small, so that text stays readable in print
+_PANEL, _HEIGHT = 3.3, 3.6  # inches; small, so that text is readable in print
 _TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line of text above the panels, and of gaps
 _BESIDE = 2.5  # position of the paper's values relative to the last x
 _MARGIN = 0.2  # relative to the width: room for labels at the ends of lines
@@ -24,12 +24,12 @@ _WIDTH, _LETTER, _APART = 2.35, 0.085, 0.06  # inches: x axis, letter, gap betwe
 DATA, PAPER = "data", "paper"
 WIDE = 3.0  # ratio of values above which the scale is logarithmic
 HALF = 2.0  # ratio of counts above which their axis starts at zero
-NEAR = 0.1  # of the height; if the data's value is farther away, it is not drawn
+NEAR = 0.1  # fraction of the height; if the value of the data is farther away, it is not drawn
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines by name. Missing values leave gaps."""
+    """The content of a figure: lines by name. Missing values leave gaps."""
 
     title: str
     x: str
@@ -42,9 +42,9 @@ class Curves:
     # The paper's values of lines; requires `log`.
     paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     approximate: Sequence[str] = ()  # lines for which the paper's values are approximate
-    last: str = ""  # label of the last x, if it includes larger ones
-    measured: bool = False  # x is a result: its ticks are round numbers, not the points
-    # Labels of the points of a line; those of its ends are shown.
+    last: str = ""  # label of the last x, if it includes larger values
+    measured: bool = False  # x is a measured score: put ticks at round numbers, not at the points
+    # Labels of the points of a line; only the labels of its ends are shown.
     point_labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property

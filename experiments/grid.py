@@ -1,4 +1,4 @@
-"""Experiments that are a list of cells: a table with a row per cell, and optionally curves."""
+"""Experiments that consist of a list of cells: a table with a row per cell, and curves."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -49,12 +49,12 @@ def grid(
     notes: tuple[str, ...] = (),
     data: HeldOut | None = None,
 ) -> Callable[[Scale], Plan]:
-    """The plan of an experiment whose cells are all of one corpus.
+    """Make the plan of an experiment whose cells all use the same corpus.
 
     x: the label of the x axis; None draws no curves.
     likelihood: add a column of held-out perplexity.
     notes: explanations of the labels.
-    data: held-out sequences of the last row; by default as long and as many as those of the scale.
+    data: held-out sequences for the last row; by default, as long and as many as the samples.
     """
     bounds = TRAINING[:1] if likelihood else ()
 
@@ -135,7 +135,7 @@ def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: b
 
 
 def settings(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Notes on solvers, losses and samples, as far as the cells agree."""
+    """Notes on solvers, losses and samples that are the same for all cells."""
     return *solver_notes(cells), *loss_note(cells), samples_note(cells)
 
 

@@ -1,4 +1,4 @@
-"""Parsl's interchange process, which exits when the process that started it is gone.
+"""Parsl's interchange process, which exits when its parent process has ended.
 
 Without this, killing the command with SIGKILL would leave the interchange and its workers behind.
 """

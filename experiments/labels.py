@@ -1,6 +1,6 @@
-"""Labels at the ends of a figure's lines, placed where they cover as little as possible.
+"""Place labels at the ends of a figure's lines, where they cover as little as possible.
 
-adjustText does the same in general, but not for axes in a Matplotlib `SubFigure`.
+The package adjustText does not support axes in a Matplotlib `SubFigure`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ def ends_of(
 
 
 def add_labels(axis: Any, ends: Sequence[End]) -> None:
-    """Place labels one after the other; the layout of the figure must be final."""
+    """Place labels one after another; the layout of the figure must be final."""
     paths, placed = list(_paths(axis)), list[Any]()
     clearance = _CLEARANCE / 72 * axis.figure.dpi
 

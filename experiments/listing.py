@@ -1,4 +1,4 @@
-"""The list of experiments: which of the paper's tables and figures they are, and their cost."""
+"""The list of experiments, with their cost and the table or figure of the paper they reproduce."""
 
 import json
 import re
@@ -33,13 +33,13 @@ class Costs:
 
 @cache
 def costs() -> Costs:
-    """The costs that we measured."""
+    """The measured costs."""
     return Costs(**json.loads(COSTS.read_text()))
 
 
 def list_experiments() -> str:
-    """One line per experiment: name, GPU minutes at small scale, place in the paper, subject."""
-    found = costs()
+    """One line per experiment: name, GPU minutes at small scale, number in the paper, subject."""
+    measured = costs()
     in_paper = sorted((e for e in EXPERIMENTS.values() if e.paper), key=paper_order)
     others = [e for e in EXPERIMENTS.values() if not e.paper]
     return "\n".join(
@@ -55,12 +55,12 @@ def list_experiments() -> str:
             f"  {'all':{_WIDTH}} {'':{len(UNKNOWN)}}  all of them",
             "",
             "The paper's tables and figures can be named by number: figure-4, table-5.",
-            *(f"{number} is {what}." for number, what in NO_EXPERIMENT.items()),
+            *(f"{number} is {reason}." for number, reason in NO_EXPERIMENT.items()),
             "GPU minutes are measured at small scale and include tasks that experiments share.",
             "~ is an estimate for one H200 without other work.",
             "Experiments without results, the most informative per minute first:",
             f"{', '.join(PENDING)}.",
-            f"{found.workers} workers shared one {found.gpu} (--workers {found.workers}).",
+            f"{measured.workers} workers shared one {measured.gpu} (--workers {measured.workers}).",
         ]
     )
 
@@ -72,29 +72,31 @@ def by_paper_number(word: str) -> list[str]:
 
 def explain_missing(word: str) -> str:
     """Why a table or figure of the paper has no experiment; empty if it has one."""
-    found = (f"{name} is {what}" for name, what in NO_EXPERIMENT.items() if _matches(word, name))
-    return next(found, "")
+    reasons = (
+        f"{name} is {reason}" for name, reason in NO_EXPERIMENT.items() if _matches(word, name)
+    )
+    return next(reasons, "")
 
 
 def last_in_paper(word: str) -> str:
-    """The last table or figure of the paper, if a word asks for one by number."""
-    asked = _parse(word)
-    if asked is None:
+    """The last table or figure of the paper, if `word` is the number of one, such as "fig2"."""
+    match = _parse(word)
+    if match is None:
         return ""
-    return f"Table {len(paper.TABLES)}" if asked[1] == "tab" else f"Figure {len(paper.FIGURES)}"
+    return f"Table {len(paper.TABLES)}" if match[1] == "tab" else f"Figure {len(paper.FIGURES)}"
 
 
 def _parse(word: str) -> re.Match[str] | None:
-    """Kind and number of a table or figure."""
+    """Parse the kind and number of a table or figure."""
     return re.fullmatch(r"(tab|fig)[a-z]*[ -]?(\d+)", word.lower())
 
 
-def _matches(word: str, place: str) -> bool:
-    """Whether a word such as "fig2" names one of a place such as "Figures 2 and 6"."""
-    asked = _parse(word)
-    if asked is None or not place.lower().startswith(asked[1]):
+def _matches(word: str, location: str) -> bool:
+    """Whether a word such as "fig2" matches a location such as "Figures 2 and 6"."""
+    match = _parse(word)
+    if match is None or not location.lower().startswith(match[1]):
         return False
-    return asked[2] in re.findall(r"\d+", place)
+    return match[2] in re.findall(r"\d+", location)
 
 
 def _head(experiment: Experiment) -> str:

@@ -1,4 +1,4 @@
-"""The scores of samples that tables show: of molecules, or of text."""
+"""The scores of samples shown in tables, for molecules and for text."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ from experiments.tasks.score import MauveScore, Molecules, Text
 
 @dataclass(frozen=True)
 class Measure(ABC):
-    """The scores of one kind of samples."""
+    """The scores of samples of one corpus."""
 
     scale: Scale
 
@@ -48,7 +48,7 @@ class Measure(ABC):
 
     @abstractmethod
     def spread_of_one_run(self, samples: int) -> str:
-        """What the spread of a single run is taken over; empty if it has no spread."""
+        """What the spread of a single run is computed over; empty if it has none."""
 
     def chance(self) -> str:
         """The statistical error of a single run without a spread."""
@@ -119,7 +119,7 @@ class TextMeasure(Measure):
         scored = Text(samples, evaluator)
         own = samples if isinstance(samples, HeldOut) else samples.model.recipe
         length = own.length
-        reference = HeldOut("text", length, samples.n, 1)  # as many and as long
+        reference = HeldOut("text", length, samples.n, 1)  # same number and length
         return scored, MauveScore(scored, Text(reference, evaluator))
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
@@ -135,7 +135,7 @@ class TextMeasure(Measure):
         return mauve, perplexity, entropy
 
     def reported(self, name: str) -> tuple[Value, ...]:
-        """Comparable only at paper scale: elsewhere corpus and evaluator differ."""
+        """Comparable only at paper scale; at other scales, corpus and evaluator differ."""
         return paper.text(name) if self.scale == "paper" else ()
 
     def spread_of_one_run(self, samples: int) -> str:
@@ -147,14 +147,14 @@ def measure(corpus: Corpus, scale: Scale) -> Measure:
     return (MoleculeMeasure if corpus == "molecules" else TextMeasure)(scale)
 
 
-def over_seeds(found: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
+def over_seeds(runs: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     """The mean and standard deviation over runs; a single run keeps its own spread."""
-    if len(found) == 1:
-        return found[0]
+    if len(runs) == 1:
+        return runs[0]
     values = []
-    for each in zip(*found, strict=True):
-        numbers = [value.value for value in each if value.value is not None]
+    for column in zip(*runs, strict=True):
+        numbers = [value.value for value in column if value.value is not None]
         spread = statistics.stdev(numbers) if len(numbers) > 1 else None
         mean = statistics.fmean(numbers) if numbers else None
-        values.append(Value(mean, spread, each[0].digits))
+        values.append(Value(mean, spread, column[0].digits))
     return tuple(values)

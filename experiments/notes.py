@@ -14,7 +14,7 @@ Labeled = Sequence[tuple[tuple[str, ...], Cell]]  # the labels of a table's rows
 
 
 def earlier_runs_note(rows: Labeled, store: Store) -> tuple[str, ...]:
-    """A note on rows whose results come from an earlier run of their training."""
+    """A note on rows whose results come from an earlier run of the training."""
     sampled: dict[Train, dict[str, list[tuple[str, ...]]]] = {}
     for labels, cell in rows:
         for seed in range(cell.seeds):
@@ -45,7 +45,7 @@ def earlier_runs_note(rows: Labeled, store: Store) -> tuple[str, ...]:
 
 
 def weights_of(choices: Iterable[SolverChoice]) -> dict[str, set[str]]:
-    """The settings of context weights among solvers, by kind of weight."""
+    """The settings of the context weights of solvers, by kind of weight."""
     found: dict[str, set[str]] = {}
     for choice in choices:
         kind = choice.solver.removesuffix("-counted")
@@ -98,30 +98,30 @@ def loss_note(cells: Iterable[Cell]) -> tuple[str, ...]:
 
 
 def runs_note(rows: Labeled, store: Store) -> tuple[str, ...]:
-    """The number of runs per row, which rows have fewer, and what ± stands for."""
+    """A note on the number of runs per row, rows with fewer, and the meaning of ±."""
     planned = max(cell.seeds for _, cell in rows)
     done = {labels: cell.runs(store) for labels, cell in rows}
-    most = max(done.values())
-    if most == 0:
+    usual = max(done.values())
+    if usual == 0:
         return ()
     how, samples = _measure([cell for _, cell in rows])
     single, spread = how.spread_of_one_run(samples), "; ± is one standard deviation "
     if planned == 1:
         text = f"{spread}{single}" if single else f"; the statistical error is {how.chance()}"
         return (f"One run per training{text}.",)
-    total = f"{most} runs" if most == planned else f"{most} of {planned} runs"
-    fewer = _fewer(done, most)
+    total = f"{usual} runs" if usual == planned else f"{usual} of {planned} runs"
+    fewer = _fewer(done, usual)
     less = f", over fewer for {'; '.join(fewer)}" if fewer else ""
-    spreads = ["between runs"] if most > 1 else []
+    spreads = ["between runs"] if usual > 1 else []
     spreads += [f"{single} for the data"] if single else []
     return (f"Means over {total}{less}{spread if spreads else ''}{', '.join(spreads)}.",)
 
 
-def _fewer(done: Mapping[tuple[str, ...], int], most: int) -> list[str]:
+def _fewer(done: Mapping[tuple[str, ...], int], usual: int) -> list[str]:
     """Rows with fewer runs than most, grouped by their first label."""
     found: dict[str, None] = {}
     for labels, runs in done.items():
-        if 0 < runs < most:
+        if 0 < runs < usual:
             alike = {n for other, n in done.items() if other[0] == labels[0]} == {runs}
             shown = labels[:1] if alike else labels
             found[f"{' '.join(filter(None, shown))} ({runs})"] = None

@@ -1,7 +1,7 @@
-"""The numbers that the paper reports, with its standard deviations.
+"""The values that the paper reports, with standard deviations.
 
-Text is OpenWebText: MAUVE, generative perplexity and entropy. Molecules are QM9: valid and novel
-of 1,024.
+Text: MAUVE, generative perplexity and entropy on OpenWebText. Molecules: valid and novel of 1,024
+on QM9.
 """
 
 from experiments.table import Value

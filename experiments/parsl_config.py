@@ -1,4 +1,4 @@
-"""How Parsl runs the tasks: on this machine, or as a configuration file says."""
+"""The Parsl configuration: workers on this machine, or a configuration file."""
 
 import math
 import os
@@ -16,12 +16,12 @@ from cwdfm.errors import InputError
 if TYPE_CHECKING:
     from parsl import Config
 
-RETRIES = 3  # of a task whose worker died or ran out of memory
+RETRIES = 3  # retries of a task whose worker died or ran out of memory
 _WORKERS = "parsl.executors.high_throughput.process_worker_pool"
 
 
 def make_config(workers: int, file: Path | None, run_dir: Path) -> "Config":
-    """The configuration in `file`, or local workers; with our rule for retries."""
+    """The configuration in `file`, or local workers, with retries as in `retry_cost`."""
     config = read_config(file) if file else local_config(workers)
     config.run_dir = str(run_dir.absolute())
     config.retries = config.retries or RETRIES
@@ -36,7 +36,7 @@ def local_config(workers: int) -> "Config":
     from parsl.launchers import SimpleLauncher
     from parsl.providers import LocalProvider
 
-    # Start Parsl's programs with this interpreter: its folder may not be on the PATH.
+    # Start Parsl's programs with this interpreter, since its folder may not be on the PATH.
     launch = executor.DEFAULT_LAUNCH_CMD.removeprefix("process_worker_pool.py")
     pool = HighThroughputExecutor(
         label="local",
@@ -71,15 +71,15 @@ def read_config(file: Path) -> "Config":
     if not file.is_file():
         raise InputError(f"--config {file}: no such file; see experiments/configs for examples")
     try:
-        found: Any = run_path(str(file)).get("config")
+        config: Any = run_path(str(file)).get("config")
     except Exception as error:
         raise InputError(f"--config {file}: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Config):
+    if not isinstance(config, Config):
         raise InputError(
-            f"--config {file} must assign a parsl.Config to `config`, got {type(found).__name__}; "
+            f"--config {file} must assign a parsl.Config to `config`, got {type(config).__name__}; "
             f"see experiments/configs for examples"
         )
-    return found
+    return config
 
 
 def retry_cost(error: Exception, record: object) -> float:

@@ -1,7 +1,7 @@
-"""The flat record of a training run that identifies its recorded results.
+"""The flat record of a training run, which identifies its recorded results.
 
-A result is found by a checksum of these fields, in this form. Fields are therefore never renamed
-or removed, and each run lists all of them, also those that its method does not use.
+Results are stored under a checksum of these fields in this form. Fields are therefore never renamed
+or removed, and each run lists all of them, including those that its method does not use.
 """
 
 from dataclasses import dataclass, fields

@@ -1,6 +1,6 @@
 """`python -m experiments report`: write the tables of the recorded results.
 
-Pages in docs/results (and docs/speed.md) are written by hand. Their tables stand between
+Pages in docs/results (and docs/speed.md) are written by hand, except for the tables between
 
     <!-- results: NAME -->
     <!-- end -->
@@ -36,7 +36,7 @@ from experiments.tasks.base import in_order
 BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 STORE = Recorded()
 VOCAB = 50_257
-MANY = 12  # missing rows that a note still names
+MANY = 12  # maximum number of missing rows that a note lists
 NOT_RUN = "Not run yet.\n"
 ORIGIN = ("command", "revision", "hardware")
 
@@ -67,7 +67,7 @@ def tables(name: str) -> list[Table]:
 
 
 def recorded_part(table: Table) -> Table:
-    """The table without rows and columns that have no value yet; a note names them."""
+    """Remove rows and columns that have no values yet; a note lists them."""
     empty = [
         i for i in range(len(table.columns)) if all(r.ours[i].value is None for r in table.rows)
     ]
@@ -98,7 +98,7 @@ def recorded_part(table: Table) -> Table:
 
 
 def _measured(row: Row) -> bool:
-    """Whether a row has a value that is not that of the data alone."""
+    """Whether a row other than the data row has a value."""
     return row.labels[0] != "data" and _known(row)
 
 
@@ -107,12 +107,12 @@ def _known(row: Row) -> bool:
 
 
 def bench() -> Table:
-    """The newest measurement of every case and method."""
+    """A table with the latest measurement of every case and method."""
     newest: dict[tuple[str, str], tuple[Mapping[str, Any], str]] = {}
-    for found in sorted(read("bench").values(), key=lambda found: str(found["date"])):
-        for line in found["table"]:
+    for entry in sorted(read("bench").values(), key=lambda entry: str(entry["date"])):
+        for line in entry["table"]:
             if line["ms"] is not None:
-                newest[line["case"], line["way"]] = line, found["date"][:10]
+                newest[line["case"], line["way"]] = line, entry["date"][:10]
     rows = []
     for (case, method), (line, date) in sorted(newest.items(), key=lambda item: item[0][0]):
         sizes = (line[name] for name in ("ms", "memory_gb", "bound_ms"))
@@ -124,13 +124,13 @@ def bench() -> Table:
 
 
 def _digits(x: float | None) -> int:
-    """Digits after the point for three significant ones."""
+    """The number of decimals that gives three significant digits."""
     return 0 if not x or x >= 100 else 1 if x >= 10 else 2 if x >= 1 else 4
 
 
 def tokens_per_second() -> float:
-    """Training speed of the paper's text model, by the newest benchmark."""
-    lines = [line for found in read("bench").values() for line in found["table"]]
+    """The training speed of the paper's text model in the latest benchmark."""
+    lines = [line for entry in read("bench").values() for line in entry["table"]]
     speeds = [line["facts"]["tokens_per_second"] for line in lines if _trains_text(line)]
     return float(speeds[-1])
 
@@ -153,7 +153,7 @@ def projection() -> Table:
 
 @cache
 def origin(name: str) -> tuple[str, str, str]:
-    """Command, revisions and hardware behind the tables of a name."""
+    """The command, revisions and hardware of the results called `name`."""
     if name in ("bench", "projection"):
         found = list(read("bench").values())
         return "python -m experiments bench --out FILE", *_origins(found)
@@ -161,7 +161,7 @@ def origin(name: str) -> tuple[str, str, str]:
         if not is_recorded(name):
             return "", "", ""
         made = record(name)
-        earlier = made.get("commands", [])  # of a result that several commands continued
+        earlier = made.get("commands", [])  # if several commands contributed to the result
         return made["command"], *_origins([made, *_rows_with_origin(made), *earlier])
     cells = in_order(EXPERIMENTS[name].plan("small").tasks)
     results = [result for cell in cells if (result := STORE.result(cell)) is not None]
@@ -174,20 +174,20 @@ def _rows_with_origin(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, dict) and "hardware" in row]
 
 
-def _origins(found: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
-    """The distinct revisions and machines of some records."""
-    records = list(found)
-    revisions = {each["revision"] or "unknown" for each in records}
-    machines = {each["hardware"]["gpu"] or each["hardware"]["cpu"] for each in records}
+def _origins(entries: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """The distinct revisions and machines of records."""
+    records = list(entries)
+    revisions = {entry["revision"] or "unknown" for entry in records}
+    machines = {entry["hardware"]["gpu"] or entry["hardware"]["cpu"] for entry in records}
     return " ".join(sorted(revisions)), "; ".join(sorted(machines))
 
 
 def fill(text: str) -> str:
-    """A page with its tables filled in."""
+    """Fill in the tables of a page."""
 
     def block(match: re.Match[str]) -> str:
-        shown = "\n".join(table.markdown() for table in tables(match[2])) or NOT_RUN
-        return f"{match[1]}{shown}{match[3]}"
+        content = "\n".join(table.markdown() for table in tables(match[2])) or NOT_RUN
+        return f"{match[1]}{content}{match[3]}"
 
     return BLOCK.sub(block, text)
 
@@ -212,7 +212,10 @@ def to_csv(names: Iterable[str]) -> str:
 
 def draw(folder: Path = ROOT / "docs" / "figures") -> None:
     """Draw the figures of all experiments and studies."""
-    drawn = {each.name: each.plan("small").figures(STORE) for each in EXPERIMENTS.values()}
+    drawn = {
+        experiment.name: experiment.plan("small").figures(STORE)
+        for experiment in EXPERIMENTS.values()
+    }
     known = read("studies")
     drawn |= {name: make(known[name]) for name, make in FIGURES.items() if name in known}
     for name, curves in drawn.items():
@@ -221,11 +224,11 @@ def draw(folder: Path = ROOT / "docs" / "figures") -> None:
                 write_file(folder / f"{stem}.png", figure.render(["png"])["png"])
 
 
-def main(words: list[str]) -> None:
-    """Fill the pages and write the CSV files; with `--figures` draw the figures too."""
+def main(arguments: list[str]) -> None:
+    """Fill in the pages and write the CSV files; with `--figures`, also draw the figures."""
     parser = ArgumentParser("python -m experiments report", description=main.__doc__)
     parser.add_argument("--figures", action="store_true", help="draw docs/figures again")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     for path in pages():
         text = path.read_text()
         path.write_text(fill(text))

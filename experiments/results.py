@@ -35,8 +35,8 @@ def read(name: str, folder: Path = RESULTS) -> Records:
     if not path.exists():
         return {}
     with lzma.open(path, "rt", encoding="utf-8") as lines:
-        found = map(json.loads, lines)
-        return {each["name"]: each["record"] for each in found}
+        entries = map(json.loads, lines)
+        return {entry["name"]: entry["record"] for entry in entries}
 
 
 def write(name: str, records: Mapping[str, Any], folder: Path = RESULTS) -> Path:
@@ -76,7 +76,7 @@ def add(pack: str, name: str, content: Any, folder: Path = RESULTS) -> Path:
 def collect(run: Path, folder: Path = RESULTS) -> list[str]:
     """Pack the finished cells of a run folder and return their names.
 
-    They replace cells of the same name in the pack.
+    They replace cells with the same names in the pack.
     """
     found: dict[str, Records] = {}
     for path in sorted(_cells(run).glob("*/result.json")):
@@ -89,7 +89,7 @@ def collect(run: Path, folder: Path = RESULTS) -> list[str]:
 
 
 def restore(run: Path, folder: Path = RESULTS) -> int:
-    """Write the packed cells into a run folder, so that runs there do not repeat them."""
+    """Unpack the cells into a run folder, so that runs there do not repeat them."""
     cells = [path.name.partition(".")[0] for path in (folder / "cells").glob("*.jsonl.xz")]
     found = {name: each for kind in cells for name, each in read(f"cells/{kind}", folder).items()}
     for name, each in found.items():
@@ -110,20 +110,20 @@ def kind_of(name: str) -> str:
     return name.rpartition("-")[0]
 
 
-def restore_command(words: list[str]) -> None:
+def restore_command(arguments: list[str]) -> None:
     """`python -m experiments restore DIR`."""
     parser = ArgumentParser("python -m experiments restore", description=restore.__doc__)
     parser.add_argument("folder", type=Path, help="the --out of `python -m experiments run`")
-    folder = parser.parse_args(words).folder
+    folder = parser.parse_args(arguments).folder
     print(f"{folder}: {restore(folder)} cells")
 
 
-def collect_command(words: list[str]) -> None:
+def collect_command(arguments: list[str]) -> None:
     """`python -m experiments collect PATH...`."""
     parser = ArgumentParser("python -m experiments collect", description="Add to results/.")
     kinds = "run folders, or JSON files of studies or of the benchmark"
     parser.add_argument("paths", type=Path, nargs="+", help=kinds)
-    for path in parser.parse_args(words).paths:
+    for path in parser.parse_args(arguments).paths:
         if path.is_dir():
             print(f"{path}: {len(collect(path))} cells")
         elif path.suffix == ".json" and path.is_file():
@@ -135,7 +135,7 @@ def collect_command(words: list[str]) -> None:
 
 
 class Recorded(Store):
-    """The packed cells, read in place of a run folder."""
+    """The packed cells, used like the store of a run folder."""
 
     def __init__(self) -> None:
         super().__init__(RESULTS / "cells")

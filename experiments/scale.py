@@ -80,8 +80,8 @@ def _text(scale: Scale) -> Size:
     if scale == "small":
         recipe = replace(
             Recipe.named("text-small"),
-            # Many small steps rather than few large ones: runs this short have to learn early to
-            # use the context at all.
+            # Many small steps instead of few large ones, so that such short runs learn to use the
+            # context.
             batch_size=32,
             steps=3500,
             warmup=350,
@@ -92,6 +92,6 @@ def _text(scale: Scale) -> Size:
         )
         return Size(recipe, 256, 256, (64, 128, 256, 512, 1024), rows=256)
     curve = (64, 128, 256, 512, 1024, 2048)
-    # Micro-batches: half a million tokens at once do not fit on one GPU.
+    # Micro-batches, since half a million tokens do not fit on one GPU at once.
     recipe = replace(Recipe.named("owt-paper"), accumulation=8)
     return Size(recipe, 5000, 1024, curve, rows=5000, top_p=0.9)

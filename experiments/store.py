@@ -1,8 +1,8 @@
 """The folder of results: one folder per task, named by the task's key.
 
-`result.json` is written last and atomically. A task with a result is finished and never runs
-again, unless its outputs were deleted and an unfinished task needs them. A lock in the task's
-folder lets two runs share a store: each task runs once.
+`result.json` is written last and atomically. A task with a result is finished and never runs again,
+unless its outputs were deleted and an unfinished task needs them. Each task runs under a lock in
+its folder, so two runs can share a store.
 """
 
 import json
@@ -27,7 +27,7 @@ LOCK = "lock"
 
 
 class StoreError(InputError):
-    """The store cannot be written, holds a damaged file, or belongs to a different corpus."""
+    """The store cannot be written, contains a damaged file, or belongs to a different corpus."""
 
 
 class Store:
@@ -83,7 +83,7 @@ class Store:
         return (self.root / f"{name}.json").exists()
 
     def check_fingerprint(self, name: str, fingerprint: str) -> None:
-        """Raise if earlier results used a different corpus or evaluator; else remember it."""
+        """Raise an error if earlier results used a different corpus or evaluator; else record it."""
         path = self.root / f"{name}.json"
         if not self.has_fingerprint(name):
             write_json(path, fingerprint)
@@ -132,7 +132,7 @@ class Store:
 
 
 def _clear(folder: Path) -> None:
-    """Prepare a finished task's folder for another run. Only the old result is kept."""
+    """Clear a finished task's folder for another run, keeping only the old result."""
     (folder / RERUN).touch()
     for path in folder.iterdir():
         if path.is_dir():
@@ -158,12 +158,12 @@ class _Fields(dict[str, Any]):
 def _read_json(path: Path, is_valid: Callable[[Any], bool], remedy: str) -> Any:
     """The content of a JSON file; raises `StoreError` if it is damaged."""
     try:
-        found = json.loads(path.read_text(), object_hook=lambda fields: _Fields(fields, path))
+        content = json.loads(path.read_text(), object_hook=lambda fields: _Fields(fields, path))
     except ValueError as error:
         raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
-    if not is_valid(found):
-        raise StoreError(f"{path} is damaged (it holds {json.dumps(found)[:40]}); {remedy}")
-    return found
+    if not is_valid(content):
+        raise StoreError(f"{path} is damaged (it holds {json.dumps(content)[:40]}); {remedy}")
+    return content
 
 
 def _is_record(found: Any) -> bool:

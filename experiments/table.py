@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 _PACKAGES = r"% Requires \usepackage{booktabs,graphicx}"
-# Shrinks a box to the width of the text if it is wider.
+# Shrinks a box that is wider than the text to the width of the text.
 _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 _LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "%&_#${}"}
-    # These could be read as options of the preceding line break.
+    # LaTeX could parse these as arguments of the preceding line break.
     | {sign: f"{{{sign}}}" for sign in "[]*"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": "$<$", ">": "$>$", "±": r"$\pm$", "≈": r"$\approx$", "≤": r"$\leq$", "≥": r"$\geq$"}
@@ -124,7 +124,7 @@ class Table:
         return "\n".join(parts) + "\n"
 
     def _whose(self) -> list[str]:
-        """The LaTeX heading above our columns and those of the paper."""
+        """The LaTeX heading above our columns and the paper's columns."""
         if not self.paper:
             return []
         before, own = len(self.labels), len(self.labels) + len(self.columns)

@@ -13,7 +13,7 @@ SIZES = {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
 
 def toy_evaluator(folder: Path) -> str:
-    """Create the model in `folder`, unless it exists already, and return the path."""
+    """Create the model in `folder` unless it exists, and return its path."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder.parent) as parent:
@@ -21,7 +21,7 @@ def toy_evaluator(folder: Path) -> str:
             _create(made)
             try:
                 made.rename(folder)
-            except OSError:  # another process was faster
+            except OSError:  # another process created it first
                 if not folder.is_dir():
                     raise
     return str(folder.absolute())

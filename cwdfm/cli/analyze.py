@@ -36,54 +36,55 @@ from cwdfm.weight.neighbor import Boundary
 
 T = TypeVar("T", bound="Shared")
 Named = Literal["euler", "neighbor", "entropy"]
-# The solvers that use an option, of those that can be compared.
+# For each solver option, the comparable solvers that use it.
 APPLIES_WITH = {
-    name: tuple(each for each in get_args(Named) if each in solvers_with(name))
+    name: tuple(solver for solver in get_args(Named) if solver in solvers_with(name))
     for name in ("radius", "scale", "beta")
 }
-MAX_BINS = 10**4  # of neighbors or distances
+MAX_BINS = 10**4  # largest --radius and --farthest
 MASK_NOTE = (
-    "note: with a mask source each token is updated exactly once by any solver; use --corrector, "
-    "or a model with a uniform source, for further updates"
+    "note: with a mask source, every solver updates each token exactly once; to see further "
+    "updates, use --corrector or a model with a uniform source"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """Options of both analyses."""
+    """Options shared by both analyses."""
 
     # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
     # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
     model: str
     out: Path  # output folder
-    # The class of a network that is not of cwdfm, as package.module:Class. It runs that code.
+    # Class of a custom network, as package.module:Class. Its code is executed.
     network: str | None = None
     seed: int = 0  # random seed
-    batch_size: int = 0  # sequences per batch; 0 chooses by the free memory
+    batch_size: int = 0  # sequences per batch; 0: as many as fit in free memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # write into a folder that is not empty
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context(Shared):
-    """Difficulty of masked tokens, by their revealed neighbors and the distance to the nearest.
+    """How hard masked tokens are to predict, by the number and distance of revealed neighbors.
 
     Writes context.json and context.png with the entropy of the prediction and the negative
     log-likelihood of the true token, in nats.
     """
 
-    data: str  # a dataset, a corpus, files, or prepared data; its held-out part is used
-    part: str | None = None  # for text: valid, test, or all; default: the held-out part
+    data: str  # dataset, corpus, file or prepared data; only its held-out part is used
+    part: str | None = None  # part of a text corpus: valid, test or all; default: the held-out part
     rows: int = 256  # number of sequences, evenly spaced in the held-out data
     draws: int = 4  # corruptions per sequence
-    radius: int = 8  # maximum distance of a neighbor
-    farthest: int = 16  # last bin of the distance, which includes all larger ones
-    boundary: Boundary = "circular"  # whether windows wrap around the ends or are cut there
+    radius: int = 8  # window radius: neighbors are at most this far away, in tokens
+    farthest: int = 16  # last distance bin; it includes all larger distances
+    # Windows wrap around the ends of the sequence, or are cut there.
+    boundary: Boundary = "circular"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Updates(Shared):
-    """Number of updates per token for several solvers, and the fraction that is undone later.
+    """How often solvers update each token, and what fraction of the updates is undone later.
 
     Writes updates.json and updates.png.
     """
@@ -91,12 +92,12 @@ class Updates(Shared):
     solvers: tuple[Named, ...] = ("euler", "neighbor")  # solvers to compare
     n: int = 256  # samples per solver
     steps: int = 256  # steps of each solver
-    radius: int = 1  # neighbor: maximum distance of a neighbor
+    radius: int = 1  # neighbor: window radius in tokens
     scale: float = 4.0  # neighbor: rate increase per revealed neighbor
     beta: float = 6.0  # entropy: rate decrease per nat of entropy
     corrector: float = 0.0  # scale of the corrector; 0 for none
     corrector_power: float = POWER  # a = b in the corrector strength, scale t^a (1 - t)^b
-    temperature: float = 1.0  # of the predictions
+    temperature: float = 1.0  # temperature of the predictions
     top_p: float = 1.0  # nucleus sampling: keep the most likely tokens up to this probability
 
 
@@ -110,29 +111,34 @@ def main(arguments: list[str]) -> None:
     if name and name not in HELP:
         raise InputError(f"unknown analysis {name!r}; choose from {names}")
     print("usage: cwdfm analyze ANALYSIS MODEL --out DIR [options]\n\nanalyses:")
-    for each, options in (("context", Context), ("updates", Updates)):
-        print(f"  {each:8} {(options.__doc__ or '').splitlines()[0]}")
+    for analysis, options in (("context", Context), ("updates", Updates)):
+        print(f"  {analysis:8} {(options.__doc__ or '').splitlines()[0]}")
     print("\nRun `cwdfm analyze ANALYSIS --help` for its options.")
     if not name:
         raise InputError(f"an analysis is required: {names}")
 
 
-def read_options(kind: type[T], arguments: list[str], **limits: int) -> tuple[T, set[str]]:
-    """The options of an analysis, and the names of those given; `limits` are of integers."""
-    command = f"analyze {kind.__name__.lower()}"
-    words = model_first(command, arguments)
-    required = [name for name in ("model", "out", "data") if name in kind.__dataclass_fields__]
+def read_options(options_class: type[T], arguments: list[str], **limits: int) -> tuple[T, set[str]]:
+    """Parse the options of an analysis. Also returns the names of the options that were given.
+
+    `limits` maps integer options to their maxima.
+    """
+    command = f"analyze {options_class.__name__.lower()}"
+    argv = model_first(command, arguments)
+    required = [
+        name for name in ("model", "out", "data") if name in options_class.__dataclass_fields__
+    ]
     options: T = parse(
-        f"{command} MODEL", words, lambda missing: kind(**dict.fromkeys(required, missing))
+        f"{command} MODEL", argv, lambda missing: options_class(**dict.fromkeys(required, missing))
     )
-    load_extra("matplotlib", "plot")  # fail before the work: the figure comes last
-    with by_flags(kind):
+    load_extra("matplotlib", "plot")  # fail now, not when the figure is drawn at the end
+    with by_flags(options_class):
         check_folder(options.out, force=options.force)
-        for name, most in limits.items():
-            check_integer(name, getattr(options, name), most=most)
+        for name, maximum in limits.items():
+            check_integer(name, getattr(options, name), most=maximum)
         check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
         check_seed(options.seed)
-    return options, fields_given(kind, words)
+    return options, fields_given(options_class, argv)
 
 
 def context(arguments: list[str]) -> None:
@@ -147,12 +153,12 @@ def context(arguments: list[str]) -> None:
         trained = load_trained(options.model, device, network=options.network)
         data = load_held_out(trained, options.data, options.part)
         count = min(options.rows, len(data.valid))
-        spread = np.arange(count) * len(data.valid) // count
+        rows = np.arange(count) * len(data.valid) // count
         analysis = context_analysis(
             trained.model,
             trained.source,
             trained.schedule,
-            torch.from_numpy(data.valid[spread].astype(np.int64)),
+            torch.from_numpy(data.valid[rows].astype(np.int64)),
             radius=options.radius,
             farthest=options.farthest,
             boundary=options.boundary,
@@ -211,14 +217,14 @@ def updates(arguments: list[str]) -> None:
 
 
 def named_solver(options: Updates, name: Named) -> Any:
-    """The solver with this name and the parameters given on the command line."""
-    chosen = option_names(name) & {field.name for field in fields(Updates)}
-    values = {option: getattr(options, option) for option in chosen}
+    """Build the named solver with the parameters from the command line."""
+    names = option_names(name) & {field.name for field in fields(Updates)}
+    values = {option: getattr(options, option) for option in names}
     return build_solver(name, SOLVERS[name].config(**values))
 
 
 def label(options: Updates, solver: Named) -> str:
-    """The name of a solver with its parameters."""
+    """The label of a solver in tables and figures, with its parameters."""
     parameters = {
         "neighbor": f" (radius {options.radius}, scale {options.scale:g})",
         "entropy": f" (beta {options.beta:g})",
@@ -229,11 +235,11 @@ def label(options: Updates, solver: Named) -> str:
 def write(options: Context | Updates, record: dict[str, Any], draw: Callable[[Path], None]) -> None:
     """Write context.json and context.png, or updates.json and updates.png."""
     name = type(options).__name__.lower()
-    origin = {"provenance": provenance(), "options": asdict(options) | {"out": str(options.out)}}
+    header = {"provenance": provenance(), "options": asdict(options) | {"out": str(options.out)}}
     with write_errors(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         draw(options.out / f"{name}.png")
-        write_json(options.out / f"{name}.json", origin | record)
+        write_json(options.out / f"{name}.json", header | record)
 
 
 ANALYSES: dict[str, Callable[[list[str]], None]] = {"context": context, "updates": updates}

@@ -1,4 +1,4 @@
-"""`cwdfm app`: choose a model and a solver in a web page, sample, and watch every step."""
+"""`cwdfm app`: a local web page that samples a model and plays every step of the generation."""
 
 import json
 import os
@@ -26,7 +26,7 @@ TEMPLATES = {
     "qm9-uniform-small": "",
 }
 EMPTY = "The replay appears here."
-# Gradio's own pages need nothing from elsewhere, and nothing else should be fetched.
+# Gradio serves all its own assets, so the page never needs to load anything from another host.
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
 
 
@@ -34,8 +34,8 @@ POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-an
 class Options:
     """Open a web page that samples models and plays the generation step by step.
 
-    It is reachable from this machine only, unless --host says otherwise: whoever can open the page
-    can load model folders of this machine and use its processors.
+    By default, only this machine can reach the page (see --host). Anyone who can open it can load
+    any model folder on this machine and use its compute.
     """
 
     host: str = "127.0.0.1"  # the address to listen on
@@ -53,8 +53,8 @@ def main(arguments: list[str]) -> None:
     gradio = load_extra("gradio", "app")
     if options.host not in LOCAL:
         print(
-            f"note: anyone who can reach {options.host}:{port} can load model folders of this "
-            f"machine and use its processors",
+            f"note: anyone who can reach {options.host}:{port} can load model folders on this "
+            f"machine and use its compute",
             flush=True,
         )
     folder = Path(tempfile.mkdtemp(prefix="cwdfm-app-"))
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 
 def free_port(host: str, port: int) -> int:
-    """Check that the port can be listened on; 0 finds a free one."""
+    """Return the port if it can be bound; 0 returns a free port."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -75,7 +75,7 @@ def free_port(host: str, port: int) -> int:
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port (0 "
-            f"for any free one) or --host, or stop the program that uses it"
+            f"for any free one) or --host, or stop the program that is using it"
         ) from error
 
 
@@ -96,7 +96,7 @@ def serve(gradio: Any, page: Any, options: Options, port: int) -> None:
         ).set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300"),
         app_kwargs={"middleware": [middleware]},
     )
-    print(f"open http://{options.host}:{port} in a browser; Ctrl-C ends the app", flush=True)
+    print(f"open http://{options.host}:{port} in a browser; press Ctrl-C to quit", flush=True)
     page.block_thread()
 
 
@@ -129,13 +129,13 @@ def make_page(gr: Any, folder: Path, device: str) -> Any:
 
         def sample(*values: Any, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
             given = dict(zip([*form, *settings], values, strict=True))
-            where = Path(tempfile.mkdtemp(dir=folder))
+            out = Path(tempfile.mkdtemp(dir=folder))
             try:
-                result = run(forms_of(given), where, device, progress)
-            # The parser of the command exits; nothing may end the app.
+                result = run(forms_of(given), out, device, progress)
+            # SystemExit: the option parser exits on errors, which must not end the app.
             except (InputError, OSError, RuntimeError, MemoryError, SystemExit) as error:
-                known = isinstance(error, InputError)
-                text = str(error) if known else f"{type(error).__name__}: {error}"
+                prefix = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+                text = f"{prefix}{error}"
                 raise gr.Error(escape(text), duration=None, print_exception=False) from error
             frame = replay_frame(result.page) if result.page else EMPTY
             return [frame, result.rows, result.files, result.command, result.code]
@@ -147,7 +147,10 @@ def make_page(gr: Any, folder: Path, device: str) -> Any:
 
 
 def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs, and those for the options of solvers; only the chosen solver's are visible."""
+    """Create the inputs: the general ones, and one per solver option.
+
+    Only the options of the selected solver are visible.
+    """
     names = bundled_models()
     form = {
         "model": gr.Dropdown(
@@ -155,16 +158,16 @@ def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             value=names[0],
             allow_custom_value=True,
             label="Model",
-            info="A bundled model, or the path of a folder",
+            info="A bundled model, or the path of a model folder",
         ),
         "solver": gr.Dropdown(["auto", *SOLVERS], value="neighbor", label="Solver"),
         "other": gr.Dropdown([NONE, *SOLVERS], value="euler", label="Compare with"),
     }
     settings = {}
-    with gr.Accordion("Settings of the solver", open=False):
-        for name, (kind, default) in solver_settings().items():
+    with gr.Accordion("Solver settings", open=False):
+        for name, (annotation, default) in solver_settings().items():
             visible = name in option_names("neighbor")
-            settings[name] = make_setting(gr, name, kind, default, visible)
+            settings[name] = make_setting(gr, name, annotation, default, visible)
     with gr.Row():
         form["budget"] = gr.Radio(
             ["steps", "evaluations"], value="steps", label="Number of", min_width=160
@@ -173,13 +176,13 @@ def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     with gr.Row():
         form["n"] = gr.Number(4, precision=0, minimum=1, label="Number of samples", min_width=100)
         form["seed"] = gr.Number(0, precision=0, minimum=0, label="Seed", min_width=100)
-    form["prompt"] = gr.Textbox(label="Prompt", info="Text that every sample begins with")
+    form["prompt"] = gr.Textbox(label="Prompt", info="Text that every sample starts with")
     form["template"] = gr.Textbox(
         TEMPLATES.get(names[0], ""),
         label="Template or scaffold",
         info="A complete sample with holes: [12] stands for twelve tokens",
     )
-    # In the browser: an answer of the server could replace what the user types meanwhile.
+    # Runs in the browser: a reply from the server could overwrite what the user has typed since.
     example = f"model => ({json.dumps(TEMPLATES)})[model] || ''"
     form["model"].change(None, form["model"], form["template"], js=example, api_name=False)
     form["solver"].change(
@@ -192,18 +195,18 @@ def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return form, settings
 
 
-def make_setting(gr: Any, name: str, kind: Any, default: Any, visible: bool) -> Any:
-    """The input for one option of a solver."""
-    given = {"value": default, "label": flag(name), "visible": visible}
-    if get_origin(kind) is not None:
-        return gr.Dropdown(list(get_args(kind)), **given)
-    if kind is bool:
-        return gr.Checkbox(**given)
-    return gr.Number(precision=0 if kind is int else None, **given)
+def make_setting(gr: Any, name: str, annotation: Any, default: Any, visible: bool) -> Any:
+    """Create the input for one solver option."""
+    common = {"value": default, "label": flag(name), "visible": visible}
+    if get_origin(annotation) is not None:
+        return gr.Dropdown(list(get_args(annotation)), **common)
+    if annotation is bool:
+        return gr.Checkbox(**common)
+    return gr.Number(precision=0 if annotation is int else None, **common)
 
 
 def make_results(gr: Any) -> list[Any]:
-    """The outputs, in the order of the returned values."""
+    """Create the outputs, in the order in which `sample` returns their values."""
     replay = gr.HTML(EMPTY, elem_id="replay")
     rows = gr.Dataframe(
         headers=["solver", "sample", "evaluations"],
@@ -217,7 +220,7 @@ def make_results(gr: Any) -> list[Any]:
     files = gr.Files(label="Download", interactive=False, elem_id="files")
     command = gr.Code(
         language="shell",
-        label="The same on the command line",
+        label="Equivalent command",
         wrap_lines=True,
         show_line_numbers=False,
         max_lines=8,
@@ -225,7 +228,7 @@ def make_results(gr: Any) -> list[Any]:
     )
     code = gr.Code(
         language="python",
-        label="The same in Python",
+        label="Equivalent Python code",
         wrap_lines=True,
         show_line_numbers=False,
         max_lines=12,
@@ -234,17 +237,17 @@ def make_results(gr: Any) -> list[Any]:
     return [replay, rows, files, command, code]
 
 
-def forms_of(given: dict[str, Any]) -> list[Form]:
-    """One form for each chosen solver. The second one shares those settings that it has too."""
+def forms_of(values: dict[str, Any]) -> list[Form]:
+    """Make one form per selected solver. Both use the changed settings, where they have them."""
     for name in ("steps", "n", "seed"):
-        if given[name] is None:
+        if values[name] is None:
             raise InputError(f"{name} is empty; give a number")
-    shared = {name: given[name] for name in ("model", "steps", "n", "seed", "prompt", "template")}
-    shared["evaluations"] = given["budget"] == "evaluations"
+    shared = {name: values[name] for name in ("model", "steps", "n", "seed", "prompt", "template")}
+    shared["evaluations"] = values["budget"] == "evaluations"
     changed = {
-        name: given[name]
+        name: values[name]
         for name, (_, default) in solver_settings().items()
-        if given[name] not in (None, default) and name in _options(given["solver"])
+        if values[name] not in (None, default) and name in _options(values["solver"])
     }
     return [
         Form(
@@ -252,7 +255,7 @@ def forms_of(given: dict[str, Any]) -> list[Form]:
             settings=tuple((k, v) for k, v in changed.items() if k in _options(solver)),
             **shared,
         )
-        for solver in dict.fromkeys((given["solver"], given["other"]))
+        for solver in dict.fromkeys((values["solver"], values["other"]))
         if solver != NONE
     ]
 

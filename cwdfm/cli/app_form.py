@@ -1,4 +1,4 @@
-"""What the form of the app means: a command, the same in Python, and its samples."""
+"""Turn the app's form into a command line, the equivalent Python code, and samples."""
 
 import shlex
 from collections.abc import Callable
@@ -22,44 +22,44 @@ from cwdfm.solver.sample import sample
 from cwdfm.solver_config import SOLVERS, build_solver
 from cwdfm.trained import prompt_tokens
 
-MAX_SAMPLES, MAX_STEPS = 256, 4096  # of the app; the command has no such limits
-PILOT = 16  # samples that estimate the number of evaluations
+MAX_SAMPLES, MAX_STEPS = 256, 4096  # limits of the app; `cwdfm sample` allows more
+PILOT = 16  # samples used to estimate the number of evaluations
 
 
 @dataclass(frozen=True)
 class Form:
-    """The input of the app, for one solver."""
+    """The values entered in the app, for one solver."""
 
     model: str
     solver: str = "auto"
-    settings: tuple[tuple[str, Any], ...] = ()  # options of the solver that differ from the default
+    settings: tuple[tuple[str, Any], ...] = ()  # solver options that differ from their defaults
     steps: int = 64
-    evaluations: bool = False  # whether `steps` is a number of evaluations instead
+    evaluations: bool = False  # interpret `steps` as a number of evaluations
     n: int = 8
     seed: int = 0
     prompt: str = ""
     template: str = ""
 
     def arguments(self, out: str) -> list[str]:
-        """The arguments of `cwdfm sample`."""
-        given: dict[str, Any] = {"out": out, "n": self.n, "steps": self.steps, "seed": self.seed}
-        given |= {"solver": self.solver} | dict(self.settings) | self._texts
-        words = [str(self.model)]
-        for name, value in given.items():
-            joined = str(value).startswith("-")  # otherwise it would look like a flag
-            words += [f"{flag(name)}={value}"] if joined else [flag(name), str(value)]
-        return [*words, "--record"]
+        """The arguments of the equivalent `cwdfm sample` command."""
+        values: dict[str, Any] = {"out": out, "n": self.n, "steps": self.steps, "seed": self.seed}
+        values |= {"solver": self.solver} | dict(self.settings) | self._texts
+        argv = [str(self.model)]
+        for name, value in values.items():
+            joined = str(value).startswith("-")  # --name=-1: a separate -1 would look like a flag
+            argv += [f"{flag(name)}={value}"] if joined else [flag(name), str(value)]
+        return [*argv, "--record"]
 
     def code(self) -> str:
-        """The same in Python."""
+        """The equivalent Python code."""
         solver = "" if self.solver == "auto" else f"{self.solver!r}, "
         if self.settings:
             options = "".join(f", {name}={value!r}" for name, value in self.settings)
             name = "euler" if self.solver == "auto" else self.solver
             solver = f"cwdfm.make_solver({name!r}{options}), "
         texts = "".join(f", {name}={text!r}" for name, text in self._texts.items())
-        given = f"n={self.n}, steps={self.steps}, seed={self.seed}{texts}, record=True"
-        return f"samples = model.generate({solver}{given})\nprint(*samples.texts, sep='\\n')\n"
+        arguments = f"n={self.n}, steps={self.steps}, seed={self.seed}{texts}, record=True"
+        return f"samples = model.generate({solver}{arguments})\nprint(*samples.texts, sep='\\n')\n"
 
     @property
     def _texts(self) -> dict[str, str]:
@@ -67,11 +67,11 @@ class Form:
         return {name: text for name, text in texts.items() if text}
 
     def job(self, folder: Path, device: str) -> Job:
-        """Load the model, and check that everything fits it."""
+        """Load the model and check that the values are valid for it."""
         check_integer("n", self.n, most=MAX_SAMPLES)
         check_integer("evaluations" if self.evaluations else "steps", self.steps, most=MAX_STEPS)
-        words = [*self.arguments(str(folder / f"{self.solver}.jsonl")), "--device", device]
-        options, given = parse_options(words)
+        argv = [*self.arguments(str(folder / f"{self.solver}.jsonl")), "--device", device]
+        options, given = parse_options(argv)
         with options.flag_names():
             check(options)
             named = options.solver != "auto"
@@ -88,16 +88,16 @@ class Form:
 def steps_for(flow: Flow, job: Job, evaluations: int) -> int:
     """The largest number of steps with at most this many evaluations per sample, on average.
 
-    Steps in which no token of a sample changes need no evaluation, and where they are does not
-    depend on the network, except if a solver evaluates it in every step. A uniform prediction over
-    two tokens therefore costs as many evaluations as the model.
+    A step that changes no token of a sample needs no evaluation. Which steps these are does not
+    depend on the network, unless the solver evaluates it in every step. The count is therefore
+    estimated with a cheap stand-in for the model: a uniform prediction over two tokens.
     """
     source = replace(flow.source, vocab_size=2)
     texts = {"prompt": job.options.prompt, "template": job.options.template}
     tokens, fixed = prompt_tokens(job.trained, length=job.options.length, **texts)
     prompt = None if tokens is None else torch.zeros_like(tokens)
 
-    def cost(steps: int) -> float:
+    def mean_evaluations(steps: int) -> float:
         samples = sample(
             lambda x, t: torch.zeros(*x.shape, source.num_tokens),
             source,
@@ -113,25 +113,25 @@ def steps_for(flow: Flow, job: Job, evaluations: int) -> int:
     low, high = evaluations, min(4 * evaluations, MAX_STEPS)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if cost(middle) <= evaluations else (low, middle - 1)
+        low, high = (middle, high) if mean_evaluations(middle) <= evaluations else (low, middle - 1)
     return low
 
 
 @dataclass(frozen=True)
 class Result:
-    """What the app shows."""
+    """The outputs that the app displays."""
 
     rows: list[list[Any]]  # solver, sample, evaluations
     page: str | None  # the replay; None for models that are not flows
     command: str
     code: str
-    files: list[str]  # samples, and the replay
+    files: list[str]  # paths of the samples and the replay
 
 
 def run(
     forms: list[Form], folder: Path, device: str, progress: Callable[[float], object]
 ) -> Result:
-    """Sample with each form, and record the first samples."""
+    """Sample with each form, record the first samples, and write everything to `folder`."""
     rows: list[list[Any]] = []
     commands, files = [], []
     code = f"import cwdfm\n\nmodel = cwdfm.load({forms[0].model!r})\n"
@@ -174,9 +174,9 @@ def run(
 
 
 def solver_settings() -> dict[str, tuple[Any, Any]]:
-    """The options of all solvers: type and default by name."""
-    found: dict[str, tuple[Any, Any]] = {}
+    """The type and the default of every solver option, by name."""
+    settings: dict[str, tuple[Any, Any]] = {}
     for solver in SOLVERS.values():
-        for each in fields(solver.config):
-            found.setdefault(each.name, (each.type, each.default))
-    return found
+        for field in fields(solver.config):
+            settings.setdefault(field.name, (field.type, field.default))
+    return settings

@@ -13,8 +13,9 @@ from cwdfm.pretrained import bundled_models
 from cwdfm.solver_config import SOLVERS
 from cwdfm.train.recipes import RECIPES
 
-# "COMMAND FLAG" is looked up for the values of a flag, then "COMMAND " for the flags. Files are
-# offered where nothing matches. zsh runs the same script after `bashcompinit`.
+# Each case matches "COMMAND PREVIOUS_WORD": a known flag completes to its values, any other word to
+# the flags of the command. Without a match the shell completes file names (-o default). zsh runs
+# the same script after `bashcompinit`.
 SCRIPT = """\
 _cwdfm() {
     local words="" current="${COMP_WORDS[COMP_CWORD]}"
@@ -44,32 +45,33 @@ def main(arguments: list[str]) -> None:
 
 
 def script() -> str:
-    """The script for bash."""
-    first = {
+    """The bash completion script."""
+    first_argument = {
         "train": list(RECIPES),
         "analyze": list(analyze.ANALYSES),
         "completion": ["bash", "zsh"],
     }
-    first |= dict.fromkeys(("sample", "perplexity"), bundled_models())
+    first_argument |= dict.fromkeys(("sample", "perplexity"), bundled_models())
     configs = [solver.config for solver in SOLVERS.values()]
-    more: dict[str, list[type]] = {"sample": [sample_prompts.Options, *configs]}
+    extra: dict[str, list[type]] = {"sample": [sample_prompts.Options, *configs]}
     cases = []
     for command, entry in COMMANDS.items():
         module = import_module(f"cwdfm.cli.{entry.module}")
-        own = [analyze.Context, analyze.Updates] if module is analyze else [module.Options]
-        found = dict(pair for kind in [*own, *more.get(command, [])] for pair in _flags(kind))
-        cases += [(f'"{command} {name}"', values) for name, values in found.items() if values]
-        if command in first:
-            cases.append((f'"{command} {command}"', first[command]))
-        cases.append((f'"{command} "*', list(found)))
-    lines = [f'    {pattern}) words="{" ".join(words)}" ;;' for pattern, words in cases]
+        classes = [analyze.Context, analyze.Updates] if module is analyze else [module.Options]
+        classes += extra.get(command, [])
+        values_of = dict(pair for options in classes for pair in _flags(options))
+        cases += [(f'"{command} {name}"', values) for name, values in values_of.items() if values]
+        if command in first_argument:
+            cases.append((f'"{command} {command}"', first_argument[command]))
+        cases.append((f'"{command} "*', list(values_of)))
+    lines = [f'    {pattern}) words="{" ".join(items)}" ;;' for pattern, items in cases]
     return SCRIPT % (" ".join(COMMANDS), "\n".join(lines))
 
 
-def _flags(kind: type) -> Iterator[tuple[str, list[str]]]:
-    """The flags of a dataclass, nested ones included, each with its choices."""
-    hints = get_type_hints(kind)
-    for field in fields(kind):
+def _flags(options: type) -> Iterator[tuple[str, list[str]]]:
+    """Yield the flags of a dataclass and of its nested dataclasses, each with its choices."""
+    hints = get_type_hints(options)
+    for field in fields(options):
         hint: Any = hints[field.name]
         alternatives = choices_of(field)
         for part in alternatives.values() or [hint]:
@@ -82,7 +84,7 @@ def _flags(kind: type) -> Iterator[tuple[str, list[str]]]:
 
 
 def _choices(hint: Any) -> Iterator[str]:
-    """The values of a Literal, also inside a union."""
+    """Yield the values of a Literal, which may be part of a union."""
     for part in get_args(hint):
         if get_origin(hint) is Literal:
             yield str(part)

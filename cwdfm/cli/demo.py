@@ -32,12 +32,12 @@ MODELS = ("qm9-uniform-small", "qm9-mask-small")
 TEXT_MODEL, TEMPLATE = "novels-small", "The [12] of the [3] was closed."
 Solver = Literal["euler", "neighbor", "entropy"]
 SOLVERS: tuple[Solver, ...] = ("euler", "neighbor", "entropy")
-COMPARED = SOLVERS[:2]  # in the replays
+COMPARED = SOLVERS[:2]  # shown side by side in the replays
 NEEDED = {"matplotlib": "plot", "rdkit": "molecules", "tokenizers": "text", "tyro": "cli"}
 BATCH = 64  # larger batches are not faster on one core
-HINT = """Open it in a browser and play the generations first. Then look at the curves (validity
-against the number of steps), at the molecules and at their features compared with the data. ± is
-one standard deviation; differences below three standard deviations may be due to chance."""
+HINT = """Open the report in a browser and play the generations first. Then look at the curves
+(validity against the number of steps), at the molecules, and at how their features compare with the
+data. ± is one standard deviation; differences below three standard deviations may be chance."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Options:
     """Sample the bundled models with three solvers and write a report (about 2 minutes)."""
 
     out: Path = Path("demo")  # output folder; existing files are overwritten
-    data: str = "qm9"  # data to compare with, as in `cwdfm eval`
-    quick: bool = False  # few samples and steps, to check the installation
+    data: str = "qm9"  # reference data, as in `cwdfm eval --data`
+    quick: bool = False  # few samples and steps: a quick check of the installation
 
 
 def main(arguments: list[str]) -> None:
@@ -56,67 +56,68 @@ def main(arguments: list[str]) -> None:
     check_folder(options.out, force=True)
     steps, n, texts = ((2, 4), 8, 2) if options.quick else ((8, 16, 32), 64, 8)
     folder = options.out / "samples"
-    molecules = [cell(folder, *each, n) for each in product(MODELS, SOLVERS, steps)]
+    molecules = [job_options(folder, *setting, n) for setting in product(MODELS, SOLVERS, steps)]
     sentences = [
-        replace(cell(folder, TEXT_MODEL, solver, steps[-1], texts), template=TEMPLATE)
+        replace(job_options(folder, TEXT_MODEL, solver, steps[-1], texts), template=TEMPLATE)
         for solver in SOLVERS
     ]
     recorded = [
-        each
-        for each in (*sentences, *molecules)
-        if each.solver in COMPARED and each.steps == steps[-1] and each.model != MODELS[0]
+        job
+        for job in (*sentences, *molecules)
+        if job.solver in COMPARED and job.steps == steps[-1] and job.model != MODELS[0]
     ]
-    plan = [replace(each, record=each in recorded) for each in (*molecules, *sentences)]
-    plan.sort(key=lambda each: -each.n * each.steps)  # short ones last, so that cores end together
+    jobs = [replace(job, record=job in recorded) for job in (*molecules, *sentences)]
+    jobs.sort(key=lambda job: -job.n * job.steps)  # longest first, so that cores finish together
     print(
         f"sampling {n} molecules for each of {len(molecules)} settings, and some text", flush=True
     )
     with (
-        Progress("sampling", sum(each.n * each.steps for each in plan)) as progress,
-        workers(1 + len(plan)) as pool,
+        Progress("sampling", sum(job.n * job.steps for job in jobs)) as progress,
+        workers(1 + len(jobs)) as pool,
     ):
-        # It takes half a minute the first time, and is cached for the evaluation.
+        # The reference takes half a minute the first time. The evaluation reads it from the cache.
         prepared = pool.submit(prepare_reference, options.data)
-        for done, samples in pool.map(draw, plan):
-            found = score_molecules(samples, None, fold_size=done.n) if done in molecules else ""
-            progress.say(f"{done.model}, {done.solver}, {done.steps} steps{found and ': '}{found}")
+        for done, samples in pool.map(run_job, jobs):
+            scores = score_molecules(samples, None, fold_size=done.n) if done in molecules else ""
+            line = f"{done.model}, {done.solver}, {done.steps} steps{scores and ': '}{scores}"
+            progress.say(line)
             progress.advance(done.n * done.steps)
-            if prepared.done() and prepared.exception():
+            if prepared.done() and prepared.exception():  # raised by result() below
                 pool.shutdown(cancel_futures=True)
                 break
         prepared.result()
     evaluation = evaluate(
-        [each.out for each in molecules],
+        [job.out for job in molecules],
         options.out,
         data=options.data,
         fold_size=n,
         distribution=False,
         title=f"Demo: {', '.join((TEXT_MODEL, *MODELS))}",
-        lead=lead([each.out for each in sentences], [each.out for each in recorded]),
+        lead=lead([job.out for job in sentences], [job.out for job in recorded]),
     )
     print(f"\n{evaluation.table.text()}\n\nwritten: {options.out / 'report.html'}\n{HINT}")
 
 
-def cell(folder: Path, model: str, solver: Solver, steps: int, n: int) -> Sampling:
-    """The options of `cwdfm sample` for one file."""
+def job_options(folder: Path, model: str, solver: Solver, steps: int, n: int) -> Sampling:
+    """The options of `cwdfm sample` for one sample file."""
     out = folder / f"{model}-{solver}-{steps}.jsonl"
     config = NAMED_SOLVERS[solver].config()
     return Sampling(model=model, out=out, n=n, steps=steps, solver=solver, solver_options=config)
 
 
 def prepare_reference(data: str) -> None:
-    """Read the reference data once, so that it is in the cache."""
+    """Read the reference data, which puts it in the cache."""
     MoleculeReference.load(data)
 
 
 def workers(limit: int) -> ProcessPoolExecutor:
-    """One single-threaded process per core, which is faster than one process with many threads."""
+    """Start one single-threaded process per core: faster than one process with many threads."""
     spawn = get_context("spawn")
     return ProcessPoolExecutor(min(cores(), limit), spawn, torch.set_num_threads, (1,))
 
 
-def draw(options: Sampling) -> tuple[Sampling, list[str]]:
-    """Write the same files as `cwdfm sample` with these options; returns the samples too."""
+def run_job(options: Sampling) -> tuple[Sampling, list[str]]:
+    """Write the same files as `cwdfm sample` would; also returns the samples."""
     trained = load_trained(options.model)
     solver = build_solver(options.solver, options.solver_options)
     job = Job(trained, options, solver, {}, length=sample_length(trained, options))
@@ -129,11 +130,13 @@ def draw(options: Sampling) -> tuple[Sampling, list[str]]:
 
 
 def lead(sentences: Sequence[Path], recorded: Sequence[Path]) -> str:
-    """The first part of the report: replays of text and of molecules, and all sentences."""
+    """The first part of the report: replays of text and molecules, then all sentences."""
     recordings = [Recording.load(recording_file(path)) for path in recorded]
     half = len(COMPARED)
     pages = {"A sentence with two holes": recordings[:half], "Molecules": recordings[half:]}
-    frames = "".join(replay_frame(replay_page(each, title), title) for title, each in pages.items())
+    frames = "".join(
+        replay_frame(replay_page(shown, title), title) for title, shown in pages.items()
+    )
     texts = []
     for path in sentences:
         file = read_samples(path)
@@ -146,6 +149,6 @@ def lead(sentences: Sequence[Path], recorded: Sequence[Path]) -> str:
         f"<h2>Every step of a generation</h2>\n<p>{' and '.join(map(str.capitalize, COMPARED))} "
         f"with the same seed. Press Play, or point at a token.</p>\n"
         f"<script>{FIT_FRAMES}</script>\n{frames}\n"
-        f"<h2>Text</h2>\n<p>{TEXT_MODEL} fills the holes of a sentence.</p>\n{''.join(texts)}\n"
+        f"<h2>Text</h2>\n<p>{TEXT_MODEL} fills the holes in a sentence.</p>\n{''.join(texts)}\n"
         f"<h2>Molecules</h2>"
     )

@@ -15,38 +15,38 @@ from cwdfm.report import TextSettings, evaluate, report_folder
 class Options:
     """Score sample files and write a report. Files of one model, solver and step count are pooled.
 
-    Scores that take long are cached in the output folder: the same command resumes after an
-    interruption, and with --force and additional files only the new files are scored.
+    Slow scores are cached in the output folder. Run the same command again to resume after an
+    interruption. To add files, list them too and pass --force: only the new files are scored.
     """
 
-    # FILE ..., positional: files written by `cwdfm sample` (.jsonl for text); for molecules also
-    # files with one SMILES per line, or tables. - is standard input: JSON lines, or one SMILES per
-    # line.
+    # FILE ..., positional: files written by `cwdfm sample` (.jsonl for text). Molecules can also be
+    # files with one SMILES per line, or tables. - reads JSON lines or SMILES from standard input.
     files: tuple[str, ...]
-    # Folder for scores.json, table.md, figures and report.html; default: the first file's name with
-    # the suffix -report, or stdin-report.
+    # Folder for scores.json, table.md, figures and report.html; default: NAME-report, where NAME is
+    # the first file's name, or stdin-report.
     out: Path | None = None
-    # Data to compare with: a dataset, a file, prepared data, or none. auto is qm9 for molecules and
-    # none for text. MAUVE needs held-out text.
+    # Reference data: a dataset, a file, prepared data, or none. auto is qm9 for molecules and none
+    # for text. MAUVE needs held-out text.
     data: str = "auto"
-    column: str | None = None  # column of tables, both samples and data; None: `text` or `smiles`
-    data_column: str | None = None  # column or field of the data, if it has another name
+    column: str | None = None  # column to read from tables; default: `text` or `smiles`
+    data_column: str | None = None  # column or field of the reference data, if it differs
     fold_size: int = 1024  # molecules per fold
-    # Compare the distribution of molecules with that of the data: FCD, SNN, fragments, scaffolds,
-    # diversity, filters, QED, SA, logP and weight. With --no-distribution only count molecules.
+    # Compare the distribution of the molecules with the reference data: FCD, SNN, fragments,
+    # scaffolds, diversity, filters, QED, SA, logP and weight. --no-distribution reports only
+    # validity, uniqueness and novelty.
     distribution: bool = True
-    workers: int = 0  # processes for these metrics; 0: one per core
+    workers: int = 0  # processes for the distribution metrics; 0: one per core
     force: bool = False  # write into a folder that is not empty
     text: TextSettings = field(default_factory=TextSettings)
 
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    files = list(takewhile(lambda word: word == STREAM or not word.startswith("-"), arguments))
-    given = ["--files", *arguments] if files else arguments
-    options = parse("eval FILE [FILE ...]", given, lambda missing: Options(missing))
+    files = list(takewhile(lambda arg: arg == STREAM or not arg.startswith("-"), arguments))
+    argv = ["--files", *arguments] if files else arguments
+    options = parse("eval FILE [FILE ...]", argv, lambda missing: Options(missing))
     if not options.files:
-        raise InputError("no sample files; give at least one")
+        raise InputError("no sample files given; give at least one")
     first = Path("stdin" if options.files[0] == STREAM else options.files[0])
     out = options.out or first.with_name(f"{first.stem}-report")
     check_integer("workers", options.workers, 0)

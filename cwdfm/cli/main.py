@@ -1,6 +1,6 @@
-"""`cwdfm COMMAND ...`: dispatch to a command; input errors give a message and exit code 2.
+"""`cwdfm COMMAND ...`: dispatch to a command; input errors print a message and exit with code 2.
 
-A command is imported when it runs, because torch takes seconds to import.
+Commands are imported only when they run, because importing torch takes seconds.
 """
 
 import io
@@ -22,14 +22,14 @@ from cwdfm.version import __version__
 class Command:
     """A command of `cwdfm`."""
 
-    module: str  # the module in `cwdfm.cli` that holds its function `main`
+    module: str  # the module in `cwdfm.cli` with its `main` function
     help: str
     resumable: bool = True  # whether the same command resumes after an interruption
 
     def load(self) -> Callable[[list[str]], None]:
-        """Import the command. Ctrl-C meanwhile ends the process without a traceback."""
+        """Import the command. Ctrl-C during the import ends the process without a traceback."""
         handler = signal.getsignal(signal.SIGINT)
-        if handler is signal.default_int_handler:  # not if the shell ignores the signal
+        if handler is signal.default_int_handler:  # false if the parent process ignores SIGINT
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         main: Callable[[list[str]], None] = import_module(f"cwdfm.cli.{self.module}").main
         signal.signal(signal.SIGINT, handler)
@@ -41,10 +41,10 @@ COMMANDS = {
     "train": Command("train", "train a model from a recipe"),
     "sample": Command("sample", "sample sequences from a trained model"),
     "eval": Command("evaluate", "score samples and write a report with figures"),
-    "replay": Command("replay", "play recorded generations in a web page", False),
-    "app": Command("app", "sample models and watch them in a web page", False),
-    "perplexity": Command("perplexity", "bound the perplexity on held-out data", False),
-    "analyze": Command("analyze", "analyze models and solvers: context, updates", False),
+    "replay": Command("replay", "write a web page that plays recorded generations", False),
+    "app": Command("app", "sample models in a web page and watch every step", False),
+    "perplexity": Command("perplexity", "compute or bound the perplexity on held-out data", False),
+    "analyze": Command("analyze", "run the paper's analyses: context, updates", False),
     "demo": Command("demo", "sample the bundled models and write a report (2 minutes)", False),
     "completion": Command("completion", "print a completion script for bash or zsh", False),
 }
@@ -63,11 +63,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # instead of failing on an ASCII terminal
-    for word in arguments:
+    for argument in arguments:
         try:
-            word.encode()
+            argument.encode()
         except UnicodeEncodeError:
-            fail(f"{word!r} is not valid UTF-8; rename files and folders with such names")
+            fail(f"{argument!r} is not valid UTF-8; rename files and folders with such names")
     if arguments[:1] == ["--version"]:
         print(version())
         sys.exit(0)
@@ -81,7 +81,7 @@ def main() -> None:
         fail(f"unknown command {arguments[0]!r}; choose from {', '.join(COMMANDS)}")
     command = COMMANDS[arguments[0]]
     run = command.load()
-    # Nothing is kept of a stream.
+    # Output to a stream (-) is not kept, so the command cannot resume.
     with exit_on_error(resumable=command.resumable and "-" not in arguments):
         run(arguments[1:])
 
@@ -103,7 +103,11 @@ def version() -> str:
 
 
 def open_closed_streams() -> None:
-    """Discard the output of closed streams; otherwise files would be opened under their numbers."""
+    """Open closed standard streams on the null device.
+
+    Otherwise the next opened file would reuse the number of the closed stream and receive whatever
+    is printed.
+    """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115
@@ -112,7 +116,7 @@ def open_closed_streams() -> None:
 
 @contextmanager
 def exit_on_error(*, resumable: bool) -> Iterator[None]:
-    """Turn expected errors of a command into a message and an exit code."""
+    """Turn expected errors into a message and an exit code."""
     import torch
 
     from cwdfm.errors import InputError, RunError
@@ -130,15 +134,17 @@ def exit_on_error(*, resumable: bool) -> Iterator[None]:
         fail(f"interrupted; the same command {action}", code=130)
     except (MemoryError, RuntimeError) as error:
         known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not known and "DefaultCPUAllocator" not in str(error):  # torch's only hint for the CPU
+        if not known and "DefaultCPUAllocator" not in str(
+            error
+        ):  # torch raises a RuntimeError for the CPU
             raise
         fail("out of memory; reduce the batch size, the sequence length or the number of samples")
     except BrokenPipeError:  # the reader closed the pipe, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard buffered output
-        sys.exit(141)  # the code that shells report
+        sys.exit(141)  # 128 + SIGPIPE, as shells report it
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        fail(f"{where}{error.strerror or error}; check the path, permissions and free space")
+        path = f"{error.filename}: " if error.filename else ""
+        fail(f"{path}{error.strerror or error}; check the path, permissions and free space")
 
 
 @contextmanager
@@ -148,9 +154,9 @@ def notes() -> Iterator[None]:
     with warnings.catch_warnings():
         default = warnings.showwarning
 
-        def show(message: Warning | str, kind: type[Warning], file: str, *rest: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], file: str, *rest: Any) -> None:
             if not Path(file).is_relative_to(package):
-                default(message, kind, file, *rest)
+                default(message, category, file, *rest)
             elif str(message) not in shown:
                 shown.add(str(message))
                 print(f"note: {message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Typed command-line options: dataclasses parsed by tyro."""
+"""Command-line options: dataclasses filled by tyro, and checks shared by the commands."""
 
 import io
 import os
@@ -36,38 +36,39 @@ def check_window(weight: object, length: int) -> None:
 
 
 def flag(name: str) -> str:
-    """The flag of a field, for example `--top-p` for `top_p`."""
+    """The flag of a field: `--top-p` for `top_p`."""
     return f"--{name.replace('_', '-')}"
 
 
 def flags_given(arguments: list[str]) -> set[str]:
-    """The flags on a command line, without values and with hyphens."""
-    return {word.partition("=")[0].replace("_", "-") for word in arguments}
+    """The flags on a command line, without values, spelled with hyphens."""
+    return {argument.partition("=")[0].replace("_", "-") for argument in arguments}
 
 
 def fields_given(options: type, arguments: list[str]) -> set[str]:
-    """The fields of `options`, nested ones included, that a command line sets."""
-    words = flags_given(arguments)
-    return {name for name in leaf_names(options) if words & {flag(name), flag(f"no_{name}")}}
+    """The fields of `options`, including nested ones, that a command line sets."""
+    given = flags_given(arguments)
+    return {name for name in leaf_names(options) if given & {flag(name), flag(f"no_{name}")}}
 
 
 def value_given(name: str, arguments: list[str]) -> str | None:
-    """The value that a command line gives to a field; None if it does not set it."""
-    found = None
-    for word, following in zip(arguments, [*arguments[1:], None], strict=False):
-        given, equals, value = word.partition("=")
-        if given.replace("_", "-") == flag(name):
-            found = value if equals else following
-    return found
+    """The value of a field on a command line; None if the field is not set."""
+    result = None
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=False):
+        key, equals, value = argument.partition("=")
+        if key.replace("_", "-") == flag(name):
+            result = value if equals else following
+    return result
 
 
 @contextmanager
 def by_flags(options: type, **others: str) -> Iterator[None]:
-    """Let the errors of the library name flags instead of Python arguments.
+    """Make errors of the library name flags instead of Python arguments.
 
-    Only the names in `InputError.fields` are replaced: `name=value` by `--name value`,
-    `name=False` by `--no-name`, or else the plain name. Advice such as `, or name='value'` is
-    removed if the command has no such flag. `others` maps further argument names to fields.
+    Only the names in `InputError.fields` are replaced: `name=value` becomes `--name value`,
+    `name=False` becomes `--no-name`, and a bare `name` becomes `--name`. Advice such as
+    `, or name='value'` is removed if the command has no such flag. `others` maps further argument
+    names to fields.
     """
     try:
         yield
@@ -79,8 +80,8 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
                 message = _with_flag(message, name, known[name])
             else:
                 message = re.sub(rf", or (?:[^,;']*\s)?{name}='[^']*'(?=;|$)", "", message)
-        left = tuple(name for name in error.fields if name not in known)
-        raise InputError(message, fields=left) from error
+        remaining = tuple(name for name in error.fields if name not in known)
+        raise InputError(message, fields=remaining) from error
 
 
 def _with_flag(message: str, name: str, field: str) -> str:
@@ -88,8 +89,8 @@ def _with_flag(message: str, name: str, field: str) -> str:
     start = rf"(?<![\w/.'-]){name}"
     assigned = rf"{start}=('[^']*'|[\w.-]*\w|)"
 
-    def replacement(found: re.Match[str]) -> str:
-        value = found[1].strip("'")
+    def replacement(match: re.Match[str]) -> str:
+        value = match[1].strip("'")
         if value in ("True", "False"):
             return flag(field if value == "True" else f"no_{field}")
         return f"{flag(field)} {shlex.quote(value)}" if value else flag(field)
@@ -100,10 +101,10 @@ def _with_flag(message: str, name: str, field: str) -> str:
 
 
 def model_first(command: str, arguments: list[str]) -> list[str]:
-    """Turn a model given as the first argument into `--model`. It must not come later."""
+    """Turn the first argument, the model, into `--model`; raise an error if it is missing."""
     if arguments and not arguments[0].startswith("-"):
         return ["--model", *arguments]
-    named = any(word in HELP or word.partition("=")[0] == "--model" for word in arguments)
+    named = any(arg in HELP or arg.partition("=")[0] == "--model" for arg in arguments)
     if arguments and not named:
         raise InputError(
             f"the model must be the first argument, got {arguments[0]}; write "
@@ -117,8 +118,8 @@ def check_applies(
 ) -> None:
     """Reject options that were given but have no effect with the chosen values.
 
-    `effective[field]` are the values of the option `choice` with which `field` has an effect. If
-    `choice` has several values, one of them is enough.
+    `effective[field]` lists the values of the option `choice` for which `field` has an effect. If
+    several values are chosen, one of them is enough.
     """
     chosen = getattr(options, choice)
     chosen = (chosen,) if isinstance(chosen, str) else chosen
@@ -132,19 +133,21 @@ def check_applies(
 
 
 def check_empty(arguments: list[str]) -> None:
-    """Reject empty arguments, except for texts: an empty path would be the current directory."""
+    """Reject empty arguments, except for texts: an empty path would mean the current directory."""
     name = ""
-    for word in arguments:
-        name = word.partition("=")[0] if word.startswith("--") else name
-        if word in ("", f"{name}=") and name not in TEXTS:
-            what = name or "an argument"
-            raise InputError(f"{what} is empty; check that the shell variable is set, or omit it")
+    for argument in arguments:
+        name = argument.partition("=")[0] if argument.startswith("--") else name
+        if argument in ("", f"{name}=") and name not in TEXTS:
+            subject = name or "an argument"
+            raise InputError(
+                f"{subject} is empty; check that the shell variable is set, or omit it"
+            )
 
 
 def parse(command: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
     """Fill a dataclass from the command line; an unknown flag exits with code 2.
 
-    `defaults(missing)` returns the options with `missing` in place of required values. Fields of
+    `defaults(missing)` returns the default options, with `missing` for the required ones. Fields of
     nested dataclasses become flags without a prefix. An unavailable `device` is rejected.
     """
     check_empty(arguments)
@@ -152,14 +155,14 @@ def parse(command: str, arguments: list[str], defaults: Callable[[Any], T]) -> T
     default = defaults(tyro.MISSING)
     settings = {"prog": f"cwdfm {command}", "config": (tyro.conf.OmitArgPrefixes,)}
     with by_flags(type(default)):
-        with _own_errors():
+        with _reraise_input_errors():
             filled: T = tyro.cli(type(default), args=arguments, default=default, **settings)
         _check_device(filled)  # before an output folder is created
     return filled
 
 
 @contextmanager
-def _own_errors() -> Iterator[None]:
+def _reraise_input_errors() -> Iterator[None]:
     """Re-raise an InputError of a nested config; tyro would print it in a frame and exit."""
     output = io.StringIO()
     try:
@@ -176,7 +179,7 @@ def _own_errors() -> Iterator[None]:
 
 
 def _check_device(options: Any) -> None:
-    """Reject an unavailable device, in the options or in nested ones."""
+    """Reject an unavailable device in the options or in nested dataclasses."""
     for field in fields(options):
         value = getattr(options, field.name)
         if field.name == "device":

@@ -30,7 +30,7 @@ COLUMNS = ("data", "perplexity", "bits per token", "nats per token", "sequences"
 
 @dataclass(frozen=True)
 class Options:
-    """Test perplexity with its standard error: exact, or an upper bound from the ELBO.
+    """Perplexity on held-out data with its standard error: exact, or an upper bound (ELBO).
 
     The result does not depend on the batch size. For the perplexity of samples under an evaluator
     LM, see `cwdfm eval`.
@@ -39,26 +39,26 @@ class Options:
     # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
     # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
     model: str
-    # Names of datasets or corpora, files, or prepared folders; - is standard input.
+    # Datasets, corpora, files or prepared data, one or several; - is standard input.
     data: tuple[str, ...]
-    # The class of a network that is not of cwdfm, as package.module:Class. It runs that code.
+    # Class of a custom network, as package.module:Class. Its code is executed.
     network: str | None = None
-    # Part of a text corpus: valid or test, or all for your own text. Default: the held-out part.
+    # Part of a text corpus: valid, test, or all (for your own text); default: the held-out part.
     part: str | None = None
-    rows: int = 1024  # number of sequences to evaluate, evenly spaced; 0 for all
-    draws: int = 16  # random times per sequence
-    seed: int = 0  # seed of times and noise
+    rows: int = 1024  # number of sequences, evenly spaced in the data; 0 for all
+    draws: int = 16  # Monte Carlo draws of the time and noise per sequence
+    seed: int = 0  # random seed of the times and the noise
     weight: Literal["none", "neighbor"] = "none"  # context weight of the sampling chain to evaluate
     radius: int = 1  # neighbor: window radius in tokens
     scale: float = 1.0  # neighbor: rate increase per revealed neighbor
-    batch_size: int = 0  # sequences per batch; 0 chooses by the free memory
+    batch_size: int = 0  # sequences per batch; 0: as many as fit in free memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
-    out: Path | None = None  # write all numbers to this .json file; - is standard output
-    force: bool = False  # overwrite that file
+    out: Path | None = None  # also write the results to this .json file; - is standard output
+    force: bool = False  # overwrite the output file
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the options, evaluate the likelihoods, print a table."""
+    """Parse the options, evaluate the likelihoods, and print a table."""
     arguments = model_first("perplexity", arguments)
     options = parse("perplexity MODEL", arguments, lambda missing: Options(missing, missing))
     given = fields_given(Options, arguments)
@@ -127,7 +127,7 @@ def check(options: Options) -> None:
     check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
     check_seed(options.seed)
     if not options.data:
-        raise InputError("no data; give at least one name or path after --data")
+        raise InputError("no data given; give at least one name or path after --data")
     context_weight(options)  # checks radius and scale
     if options.force and options.out is None:
         raise InputError("--force applies only with --out; omit it, or add --out")
@@ -143,7 +143,7 @@ def context_weight(options: Options) -> Weight | None:
 
 
 def table(options: Options, results: list[DatasetLikelihood]) -> Table:
-    """One row per dataset, with standard errors after ±."""
+    """A table with one row per dataset; standard errors follow ±."""
     rows = tuple(
         (
             name,
@@ -166,7 +166,7 @@ def write(
     sources: list[dict[str, Any]],
     results: list[DatasetLikelihood],
 ) -> None:
-    """Write all numbers and their provenance to a JSON file."""
+    """Write the results and their provenance to a JSON file."""
     record = {
         "provenance": provenance(),
         "options": asdict(options) | {"out": str(path)},

@@ -1,4 +1,4 @@
-"""`cwdfm prepare CORPUS --out PATH`: tokenize and pack a dataset once, for many runs."""
+"""`cwdfm prepare CORPUS --out PATH`: tokenize and pack a dataset once, for use in many runs."""
 
 import glob
 from contextlib import suppress
@@ -32,46 +32,51 @@ from cwdfm.files import check_output_file, check_writable
 
 @dataclass(frozen=True)
 class Options:
-    """Prepare text as a folder of memory-mapped windows, or molecules as a .npz file.
+    """Tokenize text into a folder of memory-mapped sequences, or molecules into a .npz file.
 
-    Text is a corpus by name (openwebtext, fineweb-edu, wikitext-103, ...), a file (.txt, .jsonl,
-    .parquet, .fasta, .tar, also compressed as .gz, .xz, .zst or .bz2), a folder, or a quoted glob
-    pattern. Repeat the command to resume an interrupted preparation. Molecules are qm9, moses, or a
-    file (.smi, .csv, .tsv, .sdf, .parquet with a column `smiles`). Pass the result to other
-    commands as --data. They also read raw data; preparing it first saves time and fixes the
-    options.
+    Text can be the name of a corpus (openwebtext, fineweb-edu, wikitext-103, ...), a file, a folder
+    or a quoted glob pattern. Files are txt, jsonl, parquet, fasta or tar, and may be compressed as
+    gz, xz, zst or bz2. Run the same command again to resume an interrupted preparation.
+
+    Molecules can be qm9, moses, or a file (smi, csv, tsv, sdf, or parquet with a column `smiles`).
+
+    Pass the result to other commands as --data. They also accept raw data, but preparing it first
+    saves time and guarantees the same options in every run.
     """
 
     corpus: str  # CORPUS, the first argument: a name, file, folder or glob pattern
     out: Path  # output folder for text, output .npz file for molecules
     tokenizer: str | None = None  # gpt2, bytes, chars, a folder or a hub name; None: the default
-    length: int | None = None  # tokens per sequence; None: 1024, or what the longest row needs
-    column: str | None = None  # of tables, parquet or JSON lines; None: `smiles` or `text`
-    # Tokens of molecules: smiles (default) or selfies. Also reads any .parquet file as molecules.
+    # Tokens per sequence. None: 1024 for text, or the longest sequence for molecules and rows.
+    length: int | None = None
+    column: str | None = None  # column to read, or field of JSON lines; None: `smiles` or `text`
+    # Representation of molecules: smiles (default) or selfies. Setting it also makes any parquet
+    # file be read as molecules.
     representation: Representation | None = None
-    # Columns to keep for training with conditions: of a table, or properties of molecules that are
-    # computed (logp, qed, sa, tpsa, rings, weight).
+    # Conditions to train with: columns of a table, or computed properties of molecules (logp, qed,
+    # sa, tpsa, rings, weight).
     condition: tuple[str, ...] = ()
-    # What happens to salts, mixtures, charges, isotopes and stereochemistry of molecules.
+    # How to treat salts, mixtures, charges, isotopes and stereochemistry of molecules.
     standardize: Standardize = field(default_factory=Standardize)
-    randomized: int | None = None  # randomized SMILES per molecule; None: canonical SMILES
+    # Number of randomized SMILES per molecule; None: canonical SMILES.
+    randomized: int | None = None
     seed: int | None = None  # seed of the randomized SMILES; None: 0
-    # What forms one document in plain text; None: the file. With rows, each line, record or row of
-    # a table is its own sequence.
+    # What one document of plain text is; None: the whole file. With rows, each line, record or
+    # table row becomes its own sequence.
     documents: Unit | None = None
-    part: str | None = None  # prepare only one part, such as test, for evaluation
-    folder: Path | None = None  # folder with the files of a corpus by name
-    streaming: bool = False  # stream from the hub instead of downloading first
+    part: str | None = None  # prepare only this part, such as test, for evaluation
+    folder: Path | None = None  # folder with downloaded files of the named corpus
+    streaming: bool = False  # stream the corpus from the hub instead of downloading it first
     limit: int | None = None  # maximum number of documents or molecules; None: all
-    workers: int = cores()  # processes that tokenize, or compute properties of molecules
+    workers: int = cores()  # processes for tokenization and molecular properties
     force: bool = False  # overwrite an existing .npz file
 
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
     positional = bool(arguments) and not arguments[0].startswith("-")
-    words = ["--corpus", *arguments] if positional else arguments
-    options = parse("prepare CORPUS", words, lambda missing: Options(missing, missing))
+    argv = ["--corpus", *arguments] if positional else arguments
+    options = parse("prepare CORPUS", argv, lambda missing: Options(missing, missing))
     with by_flags(Options):
         data = _molecules(options) if _is_molecules(options) else _text(options)
     print(data.summary())
@@ -79,15 +84,15 @@ def main(arguments: list[str]) -> None:
 
 
 def _is_molecules(options: Options) -> bool:
-    """Whether the name or suffix is that of a molecule dataset."""
+    """Whether the corpus is a molecule dataset, judging by its name, suffix and options."""
     path = Path(options.corpus)
     if is_table(path):
         return options.documents != "rows"
     if file_type(path) == PARQUET:
-        asked = options.tokenizer, options.documents, options.representation
-        return path.is_file() and not reads_text(path, *asked)
-    known = (".smi", ".smiles", ".npz", *SDF)
-    return options.corpus in DATASETS or file_type(path) in known
+        requested = options.tokenizer, options.documents, options.representation
+        return path.is_file() and not reads_text(path, *requested)
+    suffixes = (".smi", ".smiles", ".npz", *SDF)
+    return options.corpus in DATASETS or file_type(path) in suffixes
 
 
 def _reject(options: Options, names: tuple[str, ...], reason: str) -> None:
@@ -98,7 +103,7 @@ def _reject(options: Options, names: tuple[str, ...], reason: str) -> None:
 
 
 def _molecules(options: Options) -> TokenData:
-    """Write molecules to a .npz file."""
+    """Check the options and write molecules to a .npz file."""
     if options.out.suffix != ".npz":
         raise InputError(f"for molecules, --out must end in .npz, got {options.out}")
     text_only = ("tokenizer", "documents", "part", "folder", "streaming")
@@ -114,26 +119,24 @@ def _molecules(options: Options) -> TokenData:
 
 
 def _write_molecules(options: Options) -> TokenData:
-    """Write the file, whose lock is held, unless it already has the requested content."""
+    """Write the file, unless it already has the requested content. The caller holds its lock."""
     existing = None
     if options.out.is_file() and not options.force:
-        with suppress(InputError):  # another file, which is not overwritten
+        with suppress(InputError):  # not a dataset; check_output_file reports it below
             existing = TokenData.load(options.out)
     if existing is None:
         check_output_file(options.out, force=options.force)
-    length, limit, column = options.length, options.limit, options.column
     with Progress("rows", None) as progress:
-        tick = progress.reach
         data = load(
             options.corpus,
-            length=length,
-            limit=limit,
-            column=column,
+            length=options.length,
+            limit=options.limit,
+            column=options.column,
             representation=options.representation,
             standardize=options.standardize,
             condition=options.condition,
             workers=options.workers,
-            progress=tick,
+            progress=progress.reach,
         )
     if existing is not None:
         source = data.source
@@ -142,8 +145,8 @@ def _write_molecules(options: Options) -> TokenData:
         if (existing.name, existing.source) == (data.name, source):
             return existing
         raise InputError(
-            f"{options.out} contains molecules prepared from other data or with other options; "
-            f"choose a different path, or overwrite it with --force"
+            f"{options.out} contains molecules prepared from different data or with different "
+            f"options; choose a different path, or overwrite it with --force"
         )
     if options.randomized is not None:
         count, seed = options.randomized, options.seed or 0
@@ -162,11 +165,12 @@ def _text(options: Options) -> TokenData:
     reject_options(reason, **options.standardize.to_json(), condition=condition)
     if is_prepared(Path(options.corpus)):
         raise InputError(
-            f"{options.corpus} is already prepared, with its tokenizer and length; pass it to "
-            f"other commands as it is, or prepare the raw text"
+            f"{options.corpus} is already prepared, with its own tokenizer and length; pass it "
+            f"to other commands as it is, or prepare the raw text instead"
         )
-    path, named = Path(options.corpus), options.corpus in CORPORA or glob.has_magic(options.corpus)
-    if not named and not path.is_dir() and not (path.is_file() and is_text(path, tables=True)):
+    path = Path(options.corpus)
+    is_name = options.corpus in CORPORA or glob.has_magic(options.corpus)
+    if not is_name and not path.is_dir() and not (path.is_file() and is_text(path, tables=True)):
         raise unknown_dataset(options.corpus)
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give the path of a folder")

@@ -1,4 +1,4 @@
-"""Progress of a command: a bar on a terminal, a line every 15 seconds otherwise."""
+"""Progress of a command: a bar in a terminal, otherwise a line every 15 seconds."""
 
 import sys
 import time
@@ -8,14 +8,14 @@ from typing import Any, Self
 
 from cwdfm.errors import load_extra
 
-_INTERVAL = 15.0  # seconds between lines without a terminal
+_INTERVAL = 15.0  # seconds between lines when the output is not a terminal
 
 
 class Progress:
     """Shows how many of `total` units of work are done, with notes such as the loss.
 
-    Use it as a context manager. `shown=False` disables output, for all but one of several
-    processes. `total` is None if unknown.
+    Use it as a context manager. `total` is None if unknown. `shown=False` disables the output, as
+    for all but the first of several processes.
     """
 
     def __init__(self, what: str, total: int | None, *, done: int = 0, shown: bool = True) -> None:
@@ -47,7 +47,7 @@ class Progress:
             self._print_line()
 
     def reach(self, done: int) -> None:
-        """Set the total number of completed units."""
+        """Set the number of completed units."""
         self.advance(done - self.done)
 
     def say(self, text: str) -> None:
@@ -62,14 +62,17 @@ class Progress:
         if self.total is None:
             state = f"{self.done:,} in {elapsed:.0f} s"
         else:
-            left = elapsed * (self.total - self.done) / max(self.done - self.first, 1e-9)
-            state = f"{self.done / self.total:.0%}, about {left:.0f} s left"
+            remaining = elapsed * (self.total - self.done) / max(self.done - self.first, 1e-9)
+            state = f"{self.done / self.total:.0%}, about {remaining:.0f} s left"
         print(f"{self.what}: {state}  {self.notes}".rstrip(), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Show the progress of consecutive stages: yields a function of stage, done and total."""
+    """Show the progress of consecutive stages.
+
+    Yields a function `(stage, done, total)` that a task calls to report its progress.
+    """
     with ExitStack() as stack:
         shown: dict[str, Progress] = {}
 

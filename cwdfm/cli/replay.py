@@ -1,4 +1,4 @@
-"""`cwdfm replay FILE ... --out replay.html`: a page that plays recorded generations."""
+"""`cwdfm replay FILE ... --out replay.html`: write a page that plays recorded generations."""
 
 from dataclasses import dataclass
 from itertools import takewhile
@@ -11,27 +11,28 @@ from cwdfm.files import check_output_file, replacing, write_errors
 from cwdfm.report.replay import replay_page
 from cwdfm.solver.recording import Recording
 
-MAX_FILES = 4  # side by side
+MAX_FILES = 4  # recordings that fit side by side
 
 
 @dataclass(frozen=True)
 class Options:
-    """Write a self-contained HTML page that plays recordings of `cwdfm sample --record`.
+    """Write a self-contained HTML page that plays recordings made by `cwdfm sample --record`.
 
-    Several files play side by side, step by step, for example two solvers with the same seed.
+    Several recordings play side by side, for example two solvers with the same seed.
     """
 
     files: tuple[Path, ...]  # FILE ..., positional: recordings (.npz)
-    out: Path | None = None  # the page; default: the name of the first file with the suffix .html
-    title: str | None = None  # the title of the page
-    force: bool = False  # overwrite the page
+    # Output file; default: the name of the first recording with the suffix .html.
+    out: Path | None = None
+    title: str | None = None  # title of the page; default: the names of the recordings
+    force: bool = False  # overwrite the output file
 
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    files = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    given = ["--files", *arguments] if files else arguments
-    options = parse("replay FILE [FILE ...]", given, lambda missing: Options(missing))
+    files = list(takewhile(lambda argument: not argument.startswith("-"), arguments))
+    argv = ["--files", *arguments] if files else arguments
+    options = parse("replay FILE [FILE ...]", argv, lambda missing: Options(missing))
     if not 1 <= len(options.files) <= MAX_FILES:
         raise InputError(
             f"got {len(options.files)} recordings; give 1 to {MAX_FILES} files written by "
@@ -45,6 +46,6 @@ def main(arguments: list[str]) -> None:
         recordings = [Recording.load(path) for path in options.files]
         title = options.title or " and ".join(path.name.split(".")[0] for path in options.files)
         page = replay_page(recordings, title)
-        with write_errors(out), replacing(out) as part:
-            part.write_text(page, encoding="utf-8", errors="replace")  # labels may be any JSON
+        with write_errors(out), replacing(out) as temporary:
+            temporary.write_text(page, encoding="utf-8", errors="replace")  # labels may be any JSON
     print(f"written: {out}")

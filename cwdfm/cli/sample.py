@@ -44,13 +44,13 @@ from cwdfm.solver.recording import Recording, check_record
 from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, build_solver
 from cwdfm.trained import auto_batch_size, prompt_tokens
 
-RECORDED = 8  # samples in a recording, fewer if they would have more steps x tokens than this
-RECORDED_CELLS = 2**21  # about 4 MB
+RECORDED = 8  # maximum number of samples in a recording
+RECORDED_CELLS = 2**21  # maximum of samples x steps x tokens in a recording, about 4 MB
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that one run of the command samples."""
+    """A sampling job: the model, the solver and the options, checked against each other."""
 
     trained: Pretrained
     options: Options
@@ -60,14 +60,14 @@ class Job:
 
     @property
     def progress_steps(self) -> int:
-        """The largest number of times that progress counts each sample."""
-        chosen = self.postprocessing
-        steps = (chosen.get("refine"), chosen.get("resample"))
+        """The maximum number of progress units per sample."""
+        postprocessing = self.postprocessing
+        steps = (postprocessing.get("refine"), postprocessing.get("resample"))
         total = self.options.steps + sum(step.progress_steps for step in steps if step)
-        return total * (chosen["reject"].max_tries if "reject" in chosen else 1)
+        return total * (postprocessing["reject"].max_tries if "reject" in postprocessing else 1)
 
     def request(self, index: list[int]) -> dict[str, Any]:
-        """The arguments of `sampler` for the samples with the given numbers."""
+        """The arguments of `sampler` for the samples with these indices."""
         names = ("steps", "seed", "grid", "length", "prompt", "template")
         return {
             "trained": self.trained,
@@ -82,7 +82,7 @@ class Job:
 
     @property
     def sampler(self) -> Callable[..., Samples]:
-        """The function that samples."""
+        """The function that draws the samples."""
         fragment = fragment_of(self.options)
         if fragment is None:
             return generate_samples
@@ -96,12 +96,12 @@ class Job:
 
     def named(self, recording: Recording) -> Recording:
         """Label a recording with the model and the solver."""
-        of = self.options
-        name = f"{of.model}, {of.solver}, {of.steps} steps, seed {of.seed}"
+        options = self.options
+        name = f"{options.model}, {options.solver}, {options.steps} steps, seed {options.seed}"
         return replace(recording, labels=recording.labels | {"name": name})
 
     def autocast(self) -> torch.autocast:
-        """Compute matrix products in the precision of the options."""
+        """A context that runs matrix products in the requested precision."""
         device = model_device(self.trained.model) or torch.device("cpu")
         half = self.options.precision == "bfloat16"
         return torch.autocast(device.type, torch.bfloat16, enabled=half)
@@ -126,9 +126,10 @@ def main(arguments: list[str]) -> None:
             solver = build_solver(options.solver, options.solver_options) if named else None
         with process_group(options.device) as device:
             trained = load_trained(options.model, device, network=options.network)
-            if (short := unfinished_steps(options.model, trained)) is not None and rank() == 0:
-                where = f"its checkpoint at step {short[0]} of {short[1]}"
-                note = f"training of {options.model} is not finished: sampling from {where}"
+            unfinished = unfinished_steps(options.model, trained)
+            if unfinished is not None and rank() == 0:
+                checkpoint = f"its checkpoint at step {unfinished[0]} of {unfinished[1]}"
+                note = f"training of {options.model} is not finished: sampling from {checkpoint}"
                 print(f"note: {note}", file=sys.stderr)
             job = make_job(trained, options, given, solver, steps)
             if isinstance(trained.model, DiT):
@@ -145,7 +146,9 @@ def main(arguments: list[str]) -> None:
                 if rank() == 0:
                     seconds = time.perf_counter() - start
                     header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
-                    if options.record:  # before the samples, so that a killed command resumes
+                    if (
+                        options.record
+                    ):  # before the samples: a command killed in between still resumes
                         path = write_recording(job)
                     written = finish(options, partial, header, trained.tokenizer)
                     if not streamed:
@@ -153,7 +156,7 @@ def main(arguments: list[str]) -> None:
                     if options.record:
                         print(f"written: a recording of {job.recorded} samples to {path}")
         if streamed and not trained.tokenizer.has_line_breaks:
-            texts = read_samples(out).texts if written else []  # --only may leave none
+            texts = read_samples(out).texts if written else []  # --only may leave no samples
             out.write_text("".join(f"{text}\n" for text in texts))
 
 
@@ -164,9 +167,10 @@ def make_job(
     solver: Any,
     steps: Postprocessing,
 ) -> Job:
-    """Complete the options for the loaded model, and check that they fit it.
+    """Fill in the options that depend on the model, and check that all options are valid for it.
 
-    `given` are the options named on the command line. A `solver` of None is the default.
+    `given` are the names of the options on the command line. If `solver` is None, the method's
+    default solver is used.
     """
     method = trained.method
     if options.evaluations is not None:
@@ -179,12 +183,12 @@ def make_job(
             solver = build_solver(options.solver, options.solver_options)
     if "valid" in options.only and not isinstance(trained.tokenizer, SmilesTokenizer):
         raise InputError(
-            f"--only valid is for molecules, and {options.model} samples "
+            f"--only valid applies to molecules, but {options.model} samples "
             f"{trained.tokenizer.kind} tokens; use --only unique, or omit it"
         )
     if options.record and not isinstance(method, Flow):
         raise InputError(
-            f"--record requires a flow, and {options.model} was trained as "
+            f"--record requires a flow model, but {options.model} was trained with the method "
             f"{type(method).__name__}; omit it"
         )
     if guidance := guidance_of(options):
@@ -243,9 +247,9 @@ def file_header(job: Job) -> dict[str, Any]:
 
 
 def sample_length(trained: Pretrained, options: Options) -> int:
-    """The number of tokens per sample."""
+    """The number of tokens per sample, after checking prompt, template and fragment."""
     length = options.length or trained.length
-    check_positions(trained, options, length)  # before a list of that length is made
+    check_positions(trained, options, length)  # before allocating a list of this length
     texts = {"prompt": options.prompt, "template": options.template}
     with by_flags(Options):
         tokens, _ = prompt_tokens(trained, length=options.length, **texts)
@@ -257,7 +261,7 @@ def sample_length(trained: Pretrained, options: Options) -> int:
 
 
 def check_positions(trained: Pretrained, options: Options, length: int) -> None:
-    """Raise an error if a sample has more tokens than the model has learned positions."""
+    """Raise an error if a sample is longer than the learned position embeddings of the model."""
     positions = trained.model.config.positions if isinstance(trained.model, DiT) else 0
     if positions and length > positions:
         name = "--length" if options.template is None else "--template"
@@ -268,7 +272,7 @@ def check_positions(trained: Pretrained, options: Options, length: int) -> None:
 
 
 def note_steps(method: Method, options: Options, requested: int, length: int) -> None:
-    """Print a note if the number of steps is changed, or too small for the solver."""
+    """Print a note if the number of steps was raised, or is too small for the solver."""
     block = None if method.step_per_token else method.causal_block
     if block and requested < options.steps:
         print(
@@ -278,22 +282,22 @@ def note_steps(method: Method, options: Options, requested: int, length: int) ->
     if options.solver not in ("first-hitting", "entropy-bound", "threshold", "klass"):
         return
     if options.steps < length:
-        last = "last step of a block" if block else "last step"
+        last_step = "last step of a block" if block else "last step"
         print(
             f"note: {options.solver} needs up to one step per token; with {options.steps} steps "
-            f"for {length} tokens the {last} draws all remaining tokens at once. Use --steps "
-            f"{length}"
+            f"for {length} tokens, the {last_step} draws all remaining tokens at once; use "
+            f"--steps {length} to avoid this"
         )
     noised = round(options.refine_noise_fraction * length) if options.refine else 0
     if options.refine_steps < noised:
         print(
-            f"note: {options.solver} needs up to one step per token, also when refining, where "
-            f"about {noised} tokens are noised at once. Use --refine-steps {noised}"
+            f"note: {options.solver} needs up to one step per token when refining, too, and each "
+            f"round noises about {noised} tokens; use --refine-steps {noised}"
         )
 
 
 def remaining(partial: PartialSamples, options: Options) -> Sequence[int]:
-    """The numbers of the samples that are not finished yet."""
+    """The indices of the samples that are still to be drawn."""
     with by_flags(Options):
         done = partial.open(force=options.force)
     if done:
@@ -303,7 +307,7 @@ def remaining(partial: PartialSamples, options: Options) -> Sequence[int]:
 
 
 def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> None:
-    """Sample the numbers in `todo` and save each batch."""
+    """Draw the samples with the indices in `todo` in batches, and save each batch."""
     trained, options = job.trained, job.options
     share = f" (this process: {len(todo)})" if world_size() > 1 else ""
     size = options.batch_size or auto_batch_size(trained, job.length)
@@ -316,7 +320,10 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
                     samples = job.sampler(**job.request(index), progress=progress.advance)
             except torch.OutOfMemoryError as error:
                 if size == 1:
-                    raise InputError(f"one sequence does not fit in memory: {error}") from error
+                    raise InputError(
+                        f"out of memory with a batch of one sequence: {error}; use a shorter "
+                        f"--length or a smaller model"
+                    ) from error
                 size = max(1, size // 2)
                 progress.say(f"out of memory: continuing with batches of {size} sequences")
                 progress.reach(first * job.progress_steps)
@@ -326,7 +333,7 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
 
 
 def write_recording(job: Job) -> Path:
-    """Record the first samples. They are generated again, which gives the same samples."""
+    """Write the recording. The first samples are drawn again, which gives identical samples."""
     with job.autocast():
         request = job.request(list(range(job.recorded)))
         recording = job.sampler(**request, record=job.recorded).recording

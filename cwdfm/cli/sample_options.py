@@ -38,109 +38,115 @@ from cwdfm.solver_config import (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Sample sequences from a model. Sample i of a seed does not depend on the batch size.
+    """Sample sequences from a model. For a given seed, samples do not depend on the batch size.
 
-    euler is the plain solver; neighbor and entropy are the paper's. See docs/guide.md for how to
-    choose. The help shows the options of the solver given by --solver: for the options of neighbor
-    use `cwdfm sample --solver neighbor --help`. The same command resumes an interrupted job. Under
-    torchrun all processes share the work. Language models of other projects continue the prompts of
-    a file: see `cwdfm sample --prompts FILE --help`.
+    euler is the standard solver; neighbor and entropy are the paper's. See docs/guide.md for how to
+    choose one. This help shows the options of one solver; to see those of neighbor, run
+    `cwdfm sample --solver neighbor --help`. Run the same command again to resume an interrupted
+    job. Under torchrun, all processes share the work. To continue prompts with a language model
+    from another project, see `cwdfm sample --prompts FILE --help`.
     """
 
     # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
     # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
     model: str
-    # .jsonl (tokens, text, provenance) or .csv; for molecules also .smi or .txt. - is standard
-    # output: one molecule per line, or JSON lines for text.
+    # Output file: jsonl (tokens, text, provenance) or csv; for molecules also smi or txt. - is
+    # standard output: one molecule per line, or JSON lines for text.
     out: Path
-    # The class of a network that is not of cwdfm, as package.module:Class. It runs that code.
+    # Class of a custom network, as package.module:Class. Its code is executed.
     network: str | None = None
     n: int = 1024  # number of samples
-    # Leave out invalid molecules, repeated samples, or both, as in --only valid unique. Fewer than
-    # --n remain.
+    # Leave out invalid molecules, repeated samples, or both (--only valid unique). The file then
+    # has fewer than n samples.
     only: tuple[Literal["valid", "unique"], ...] = ()
-    # auto: euler; bd3lm ancestral, sedd analytic, ar left-to-right; or what --evaluations chooses
+    # auto: euler for flows, ancestral for bd3lm, analytic for sedd, left-to-right for ar; or the
+    # solver that --evaluations selects.
     solver: Name = "auto"
     solver_options: SolverConfig = field(default_factory=EulerConfig)
-    stop: bool = False  # bd3lm: end a sample after its end token
+    stop: bool = False  # bd3lm: stop a sample at its end token
     # Number of steps; first-hitting, entropy-bound, threshold and klass need up to one per token.
     steps: int = 64
-    # Budget of model evaluations per sample: choose solver, steps, grid and resampling for it.
+    # Budget of model evaluations per sample; selects solver, steps, grid and resampling for it.
     evaluations: int | None = None
     seed: int = 0  # random seed
-    grid: Literal["t", "kappa"] = "t"  # the quantity in which steps are equally spaced
-    length: int | None = None  # tokens per sample; the default is the model's or the template's
+    grid: Literal["t", "kappa"] = "t"  # space the steps equally in time t, or in kappa_t
+    length: int | None = None  # tokens per sample; default: the length of the model or template
     precision: Literal["float32", "bfloat16"] = "float32"  # precision of matrix products
-    prompt: str | None = None  # text that every sample begins with
-    # A sample with holes: [12] is twelve tokens, as in 'The [12] of'. In molecules * is one token,
-    # and *{2,8} two to eight, as in 'c1ccccc1***'.
+    prompt: str | None = None  # text that every sample starts with
+    # Text with holes to fill: in 'The [12] of', [12] is twelve tokens. In a molecule such as
+    # c1ccccc1***, each * is one token and *{2,8} is two to eight.
     template: str | None = None
-    # A fragment that every molecule contains, as SMILES, extended at its marks *, as in
-    # 'c1ccc(*)cc1'; without marks, at one to three atoms chosen at random.
+    # SMILES of a fragment that every molecule contains. Atoms are added at its marks, such as
+    # the * of 'c1ccc(*)cc1'; without marks, at one to three random atoms.
     scaffold: str | None = None
-    grow: str | None = None  # the same, extended at one atom
-    linker: tuple[str, str] | None = None  # two fragments to link, at their marks * or anywhere
-    # Values of conditions that the model was trained with (cwdfm train --condition), as in
-    # --property logp=2.5 kind=acid.
+    grow: str | None = None  # like --scaffold, but without marks atoms are added at a single atom
+    # Two fragments to join by new atoms, at their marks * or anywhere.
+    linker: tuple[str, str] | None = None
+    # Values of the conditions that the model was trained on (cwdfm train --condition), for example
+    # logp=2.5 kind=acid.
     property: tuple[str, ...] = ()
-    # Strength of classifier-free guidance: 1 samples with the properties as given, larger values
-    # follow them more closely, at twice the evaluations.
+    # Strength of classifier-free guidance. 1 samples from the conditional model; larger values
+    # follow the properties more closely, at twice the evaluations.
     guidance: float = 1.0
-    refine: int = 0  # number of rounds that noise some tokens and sample them again; 0 for none
+    refine: int = 0  # rounds of noising some tokens and sampling them again; 0 for none
     refine_noise_fraction: float = Refine.noise_fraction  # fraction of tokens noised per round
     refine_steps: int = Refine.steps  # solver steps per round
-    refine_temperature: float | None = None  # the default is --temperature
-    resample: int = 0  # maximum number of rounds that draw low-confidence tokens again; 0 for none
-    # Fraction of noise that the model is conditioned on. The default is 0.5 with a uniform source,
-    # 0.125 with a mask source.
+    refine_temperature: float | None = None  # default: --temperature
+    resample: int = 0  # maximum number of rounds of resampling low-confidence tokens; 0 for none
+    # Noise fraction that the model is conditioned on when it scores tokens. Default: 0.5 with a
+    # uniform source, and 0.125 with a mask source.
     resample_noise_fraction: float | None = None
-    # Tokens with a lower probability are drawn again. The default is 0.8 with a uniform source,
-    # 0.05 with a mask source.
+    # Resample tokens whose probability is below this. Default: 0.8 with a uniform source, and 0.05
+    # with a mask source.
     resample_threshold: float | None = None
-    resample_temperature: float | None = None  # the default is --temperature
-    resample_tokens_per_round: int = Resample.tokens_per_round  # maximum per sample
-    reject_below: float = 0.0  # draw samples with a lower plausibility again; 0 for none
-    max_tries: int = Reject.max_tries  # tries per sample; then the most plausible one is kept
-    # Fraction of noise that the model is conditioned on. The default is 0.04 with a uniform source,
-    # 0.125 with a mask source.
+    resample_temperature: float | None = None  # default: --temperature
+    # Maximum number of tokens per round and sample.
+    resample_tokens_per_round: int = Resample.tokens_per_round
+    reject_below: float = 0.0  # redraw samples whose plausibility is below this; 0 for none
+    # Tries per sample; if all fail, the most plausible one is kept.
+    max_tries: int = Reject.max_tries
+    # Noise fraction that the model is conditioned on when it scores samples. Default: 0.04 with a
+    # uniform source, and 0.125 with a mask source.
     reject_noise_fraction: float | None = None
     # Also write a recording of the first 8 samples, FILE.recording.npz, for `cwdfm replay`.
     record: bool = False
-    compile: bool = False  # torch.compile the model, for a GPU; not used by ar and bd3lm
-    batch_size: int = 0  # sequences per batch; 0 for as many as fit into memory
+    compile: bool = False  # use torch.compile, for speed on a GPU; no effect on ar and bd3lm
+    batch_size: int = 0  # sequences per batch; 0: as many as fit in free memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # overwrite the output file
 
     def flag_names(self) -> AbstractContextManager[None]:
-        """Let errors name the flags of the command line instead of the fields."""
-        return by_flags(Options, **{each.name: each.name for each in fields(self.solver_options)})
+        """Make errors name flags instead of Python arguments."""
+        return by_flags(
+            Options, **{field.name: field.name for field in fields(self.solver_options)}
+        )
 
 
 def parse_options(arguments: list[str]) -> tuple[Options, set[str]]:
-    """Parse the command line. Returns the options and the names of those given explicitly."""
-    words = model_first("sample", arguments)
-    config = solver_config(words, EulerConfig())
+    """Parse the command line. Also returns the names of the options that were given."""
+    argv = model_first("sample", arguments)
+    config = solver_config(argv, EulerConfig())
     options = parse(
         "sample MODEL",
-        words,
+        argv,
         lambda missing: Options(model=missing, out=missing, solver_options=config),
     )
-    return options, fields_given(Options, words) | fields_given(type(config), words)
+    return options, fields_given(Options, argv) | fields_given(type(config), argv)
 
 
-def solver_config(words: list[str], default: SolverConfig) -> SolverConfig:
-    """The options of the solver that a command line names; `default` for none."""
-    name = value_given("solver", words) or "auto"
-    check_solver_flags(name, words)
+def solver_config(argv: list[str], default: SolverConfig) -> SolverConfig:
+    """The default options of the solver on the command line; `default` if it names none."""
+    name = value_given("solver", argv) or "auto"
+    check_solver_flags(name, argv)
     return SOLVERS[name].config() if name in SOLVERS else default
 
 
-def check_solver_flags(solver: str, words: list[str]) -> None:
-    """Raise an error for flags that belong to other solvers."""
+def check_solver_flags(solver: str, argv: list[str]) -> None:
+    """Raise an error if a flag belongs to other solvers."""
     solver = "euler" if solver == "auto" else solver
     if solver in SOLVERS:  # otherwise the parser reports the unknown name
         for option in sorted(SPECIFIC_OPTIONS - option_names(solver)):
-            if flag(option) in flags_given(words):
+            if flag(option) in flags_given(argv):
                 raise wrong_solver(option, solver)
 
 
@@ -174,16 +180,16 @@ def check(options: Options, given: Collection[str] = ()) -> None:
     partial = PartialSamples(options.out, {})
     partial.discard_if_written()
     check_output_file(options.out, force=options.force)
-    fragment_of(options)  # at most one
-    guidance_of(options)
+    fragment_of(options)  # raises an error if several are given
+    guidance_of(options)  # raises an error for invalid properties
     if options.record:
-        unfinished = partial.folder.is_dir()  # a killed command had written its recording
+        unfinished = partial.folder.is_dir()  # a command killed after it wrote the recording
         check_output_file(recording_file(options.out), force=options.force or unfinished)
         if options.reject_below:
             raise InputError("--record does not support --reject-below; omit one of the two")
     check_seed(options.seed)
-    for name, least in (("refine", 0), ("refine_steps", 1), ("resample", 0), ("max_tries", 1)):
-        check_integer(name, getattr(options, name), least, MAX_STEPS)
+    for name, minimum in (("refine", 0), ("refine_steps", 1), ("resample", 0), ("max_tries", 1)):
+        check_integer(name, getattr(options, name), minimum, MAX_STEPS)
     for enabling, names in POSTPROCESS_OPTIONS.items():
         for name in names:
             if not getattr(options, enabling) and getattr(options, name) != getattr(Options, name):
@@ -191,14 +197,14 @@ def check(options: Options, given: Collection[str] = ()) -> None:
 
 
 def recommended(options: Options, method: Method, length: int, given: Collection[str]) -> Options:
-    """The options with the solver, steps, grid and resampling of a budget of evaluations.
+    """Set the solver, steps, grid and resampling recommended for a budget of evaluations.
 
-    Options of the draws that are `given` on the command line stay as they are.
+    Shared solver options in `given`, such as the temperature, keep their values.
     """
     assert options.evaluations is not None
     chosen = recommend_for(method, options.evaluations, length)
-    own = {name: getattr(options.solver_options, name) for name in SHARED_OPTIONS & set(given)}
-    config = SOLVERS[chosen.name].config(**dict(chosen.settings) | own)
+    kept = {name: getattr(options.solver_options, name) for name in SHARED_OPTIONS & set(given)}
+    config = SOLVERS[chosen.name].config(**dict(chosen.settings) | kept)
     options = replace(
         options,
         solver=chosen.name,
@@ -208,8 +214,7 @@ def recommended(options: Options, method: Method, length: int, given: Collection
     )
     if chosen.resample is None:
         return options
-    names = {each.name: f"resample_{each.name}" for each in fields(Resample)}
-    names = {name: _OPTIONS.get(option, option) for name, option in names.items()}
+    names = _option_names("resample", Resample)
     values = {o: getattr(chosen.resample, n) for n, o in names.items() if hasattr(options, o)}
     return replace(options, **values)
 
@@ -224,7 +229,7 @@ def fragment_of(options: Options) -> Fragment | None:
 
 
 def guidance_of(options: Options) -> tuple[Guidance, ...]:
-    """The guidance by the properties that are given, if any."""
+    """The guidance by the requested properties, if any."""
     if not options.property:
         if options.guidance != Options.guidance:
             raise InputError("--guidance requires --property NAME=VALUE; give both, or neither")
@@ -242,15 +247,15 @@ def guidance_of(options: Options) -> tuple[Guidance, ...]:
 
 
 class Postprocessing(TypedDict, total=False):
-    """The postprocessing steps to apply: arguments of `generate`."""
+    """Postprocessing steps, as arguments of `generate`."""
 
     refine: Refine
     resample: Resample
     reject: Reject
 
 
-# The options that set a field of a postprocessing step, where they are not called STEP_FIELD.
-_OPTIONS = {
+# Options that set a field of a postprocessing step but are not named STEP_FIELD.
+_RENAMED = {
     "refine_rounds": "refine",
     "resample_rounds": "resample",
     "reject_threshold": "reject_below",
@@ -258,34 +263,39 @@ _OPTIONS = {
 }
 
 
+def _option_names(step: str, cls: type) -> dict[str, str]:
+    """Map the fields of a postprocessing step to the options that set them."""
+    names = {field.name: f"{step}_{field.name}" for field in fields(cls)}
+    return {name: _RENAMED.get(option, option) for name, option in names.items()}
+
+
 def postprocessing(options: Options) -> Postprocessing:
     """Build the postprocessing steps."""
     steps: Postprocessing = {}
-    kinds: dict[str, type] = {"refine": Refine, "resample": Resample, "reject": Reject}
-    for (step, kind), enabling in zip(kinds.items(), POSTPROCESS_OPTIONS, strict=True):
+    classes: dict[str, type] = {"refine": Refine, "resample": Resample, "reject": Reject}
+    for (step, cls), enabling in zip(classes.items(), POSTPROCESS_OPTIONS, strict=True):
         if getattr(options, enabling):
-            names = {each.name: f"{step}_{each.name}" for each in fields(kind)}
-            names = {name: _OPTIONS.get(option, option) for name, option in names.items()}
+            names = _option_names(step, cls)
             values = {n: getattr(options, o) for n, o in names.items() if hasattr(options, o)}
             with by_flags(Options, **names):
-                steps[step] = kind(**values)  # type: ignore[literal-required]
+                steps[step] = cls(**values)  # type: ignore[literal-required]
     return steps
 
 
 def recording_file(out: Path) -> Path:
-    """The file of the recording that belongs to a sample file."""
+    """The path of the recording of a sample file."""
     return out.with_name(f"{out.stem}.recording.npz")
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """All options that the samples depend on, as one flat dictionary."""
+    """The options that determine the samples, as a flat dictionary."""
     values = asdict(options)
     values |= values.pop("solver_options")
-    idle = {"out", "only", "network", "evaluations", "record", "batch_size", "device", "force"}
-    # Options that are newer than some sample files, which have them only if they are given.
-    idle |= {name for name in ("scaffold", "grow", "linker") if values[name] is None}
-    idle |= set() if options.property else {"property", "guidance"}
+    excluded = {"out", "only", "network", "evaluations", "record", "batch_size", "device", "force"}
+    # Older sample files do not have these options, so they are stored only if they are set.
+    excluded |= {name for name in ("scaffold", "grow", "linker") if values[name] is None}
+    excluded |= set() if options.property else {"property", "guidance"}
     values["property"] = list(values["property"])
     if values["linker"] is not None:
-        values["linker"] = list(values["linker"])  # as it is read back from JSON
-    return {name: value for name, value in values.items() if name not in idle}
+        values["linker"] = list(values["linker"])  # JSON reads it back as a list
+    return {name: value for name, value in values.items() if name not in excluded}

@@ -1,4 +1,4 @@
-"""The output file of `cwdfm sample`: records of samples, selection, and the final file."""
+"""The output of `cwdfm sample`: decode samples, select them (--only), and write the file."""
 
 from collections.abc import Collection
 from typing import Any
@@ -15,25 +15,25 @@ LEFT_OUT = {"valid": "invalid", "unique": "repeated"}  # what --only leaves out
 
 
 def records(trained: Pretrained, index: list[int], samples: Samples) -> dict[int, dict[str, Any]]:
-    """Decode samples: one record per sample, by its number."""
+    """Decode samples into one record per sample, keyed by its index."""
     rows = zip(index, samples.tokens.tolist(), samples.evaluations.tolist(), strict=True)
     decode = trained.tokenizer.decode
-    found = {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in rows}
+    result = {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in rows}
     if samples.plausibility is not None:
-        for record, value in zip(found.values(), samples.plausibility.tolist(), strict=True):
+        for record, value in zip(result.values(), samples.plausibility.tolist(), strict=True):
             record["plausibility"] = value
-    return found
+    return result
 
 
 def selected(
     done: list[dict[str, Any]], only: Collection[str], tokenizer: Tokenizer
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The valid or distinct ones among sample records, and how many others there are."""
-    of_molecules = isinstance(tokenizer, SmilesTokenizer)
+    """Select the valid or unique sample records, and count those left out by reason."""
+    molecules = isinstance(tokenizer, SmilesTokenizer)
     counts = {reason: 0 for name, reason in LEFT_OUT.items() if name in only}
     kept, seen = [], set[str]()
     for record in done:
-        text = canonical(record["text"]) if of_molecules else record["text"]
+        text = canonical(record["text"]) if molecules else record["text"]
         if text is None and "valid" in only:
             counts["invalid"] += 1
         elif (key := text or record["text"]) in seen and "unique" in only:
@@ -47,7 +47,7 @@ def selected(
 def finish(
     options: Options, partial: PartialSamples, header: dict[str, Any], tokenizer: Tokenizer
 ) -> int:
-    """Combine the saved batches into the output file; returns the number of samples in it."""
+    """Combine the saved batches into the output file; returns its number of samples."""
     done = list(partial.records().values())
     if len(done) < options.n:
         raise RunError(
@@ -60,15 +60,15 @@ def finish(
     if options.reject_below:
         accepted = sum(record["plausibility"] >= options.reject_below for record in done)
         header["accepted"] = accepted
-        rest = f"; the others are the most plausible of {options.max_tries} tries"
+        others = f"; the others are the most plausible of {options.max_tries} tries"
         share = f"{accepted} of {len(done)} ({accepted / len(done):.1%})"
-        print(f"accepted: {share}" + (rest if accepted < len(done) else ""))
+        print(f"accepted: {share}" + (others if accepted < len(done) else ""))
     if options.only:
         done, header["left_out"] = selected(done, options.only, tokenizer)
         drawn = options.n
         for reason, count in header["left_out"].items():
             print(f"left out: {count} {reason} of {drawn} samples ({count / drawn:.1%})")
-    texts, tokens = [each["text"] for each in done], [each["tokens"] for each in done]
+    texts, tokens = [record["text"] for record in done], [record["tokens"] for record in done]
     write_samples(options.out, SampleFile(texts, tokens, header))
     partial.discard()
     return len(done)

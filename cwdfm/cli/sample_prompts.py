@@ -36,42 +36,44 @@ KINDS = ("prompt", "messages", "template")
 class Options:
     """Continue prompts with a language model, such as LLaDA, Dream, SDAR or BERT.
 
-    The file of prompts is .txt, one prompt per line, or .jsonl: every line is a string, or an
-    object with one of "prompt", "messages" (a conversation to answer) and "template" (a text with
-    holes: [12] is twelve tokens). The help shows the options of the solver given by --solver.
-    Without a solver, --threshold 0.9 reveals all tokens with at least this probability, at
-    temperature 0.
+    The prompts are a .txt file with one prompt per line, or a .jsonl file. In JSON lines, every
+    line is a string, or an object with one of "prompt", "messages" (a conversation to answer) or
+    "template" (a text with holes: [12] is twelve tokens). This help shows the options of the solver
+    chosen with --solver. --threshold 0.9 without --solver reveals, in each step, all tokens with at
+    least this probability, at temperature 0.
     """
 
     model: str  # MODEL, the first argument: a folder, or owner/name on the hub
-    prompts: Path  # the prompts, .jsonl or .txt
-    out: Path  # .jsonl (text, tokens, provenance) or .csv
-    chat: bool = False  # format every prompt as a message of a user, by the model's chat template
-    max_new_tokens: int = 128  # tokens to generate, unless a text ends before
-    block_length: int | None = None  # tokens per block; the default is the model's
-    steps: int | None = None  # total number of steps; the default is the model's, or one per token
+    prompts: Path  # file of prompts: .jsonl or .txt
+    out: Path  # output file: .jsonl (text, tokens, provenance) or .csv
+    chat: bool = False  # format every prompt as a user message with the model's chat template
+    max_new_tokens: int = 128  # maximum number of tokens to generate
+    block_length: int | None = None  # tokens per block; default: the model's
+    steps: int | None = None  # total number of steps; default: the model's, or one per token
     solver: Name = "auto"  # auto: the most confident token first, at temperature 0
     solver_options: SolverConfig = field(default_factory=SolverConfig)
-    cache: CacheKind | None = None  # none, exact, or the approximations prefix and dual
+    cache: CacheKind | None = None  # KV cache: none, exact, or the approximations prefix and dual
     seed: int = 0  # random seed
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: as in the files
+    # Auto: the dtype of the model files.
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     batch_size: int = 16  # prompts per batch
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     revision: str | None = None  # commit of a model on the hub
-    trust_remote_code: bool = False  # run the model's own code; a hub model also needs --revision
+    # Execute code from the model; a hub model also needs --revision.
+    trust_remote_code: bool = False
     force: bool = False  # overwrite the output file
 
 
 def main(arguments: list[str]) -> None:
     """Parse the options, generate, and write the output file."""
-    words = with_threshold(model_first("sample", arguments))
-    config = solver_config(words, SolverConfig())
+    argv = with_threshold(model_first("sample", arguments))
+    config = solver_config(argv, SolverConfig())
     options = parse(
         "sample MODEL --prompts FILE",
-        words,
+        argv,
         lambda missing: Options(model=missing, prompts=missing, out=missing, solver_options=config),
     )
-    with by_flags(Options, **{each.name: each.name for each in fields(config)}):
+    with by_flags(Options, **{field.name: field.name for field in fields(config)}):
         check_format(options.out)
         PartialSamples(options.out, {}).discard_if_written()
         check_output_file(options.out, force=options.force)
@@ -80,18 +82,18 @@ def main(arguments: list[str]) -> None:
         solver: dict[str, Any] = {}
         if options.solver != "auto":
             solver["solver"] = build_solver(options.solver, options.solver_options)
-        elif "temperature" in fields_given(SolverConfig, words):
+        elif "temperature" in fields_given(SolverConfig, argv):
             solver["temperature"] = options.solver_options.temperature
         _run(options, texts, solver)
 
 
-def with_threshold(words: list[str]) -> list[str]:
-    """The words, with the solver that a threshold alone means, at temperature 0 as in Python."""
-    given = flags_given(words)
-    if flag("threshold") not in given or value_given("solver", words) is not None:
-        return words
+def with_threshold(argv: list[str]) -> list[str]:
+    """Let --threshold without --solver select the threshold solver, by default at temperature 0."""
+    given = flags_given(argv)
+    if flag("threshold") not in given or value_given("solver", argv) is not None:
+        return argv
     temperature = [] if flag("temperature") in given else ["--temperature", "0"]
-    return [*words, "--solver", "threshold", *temperature]
+    return [*argv, "--solver", "threshold", *temperature]
 
 
 def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) -> None:
@@ -102,8 +104,8 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
     )  # fmt: skip
     if not isinstance(model, LanguageModel):
         raise InputError(
-            f"--prompts requires a language model of another project, and {options.model} is a "
-            f"{type(model).__name__}; use --prompt, which begins every sample"
+            f"--prompts requires a language model from another project, but {options.model} is a "
+            f"{type(model).__name__}; use --prompt, the text that every sample starts with"
         )
     names = ("max_new_tokens", "block_length", "steps", "cache", "seed", "batch_size")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
@@ -118,21 +120,19 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
         todo = [i for i in range(len(prompts)) if i not in finished]
         with Progress("generating", len(todo)) as progress:
             for first in range(0, len(todo), options.batch_size):
-                numbers = todo[first : first + options.batch_size]
-                chosen |= {kind: [rows[i] for i in numbers] for kind, rows in texts.items()}
-                out = generate(model, index=torch.tensor(numbers), **chosen, **solver)
+                index = todo[first : first + options.batch_size]
+                chosen |= {kind: [rows[i] for i in index] for kind, rows in texts.items()}
+                out = generate(model, index=torch.tensor(index), **chosen, **solver)
                 columns = (out.texts, out.tokens, out.evaluations.tolist(), out.new_tokens.tolist())
-                names_of = ("text", "tokens", "evaluations", "new_tokens")
-                found = (
-                    dict(zip(names_of, row, strict=True)) for row in zip(*columns, strict=True)
-                )
-                partial.add(dict(zip(numbers, found, strict=True)))
-                progress.advance(len(numbers))
+                keys = ("text", "tokens", "evaluations", "new_tokens")
+                records = (dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True))
+                partial.add(dict(zip(index, records, strict=True)))
+                progress.advance(len(index))
         done = list(partial.records().values())
         new, evaluations = (sum(r[name] for r in done) for name in ("new_tokens", "evaluations"))
-        head = {"options": settings, "family": model.family, "provenance": provenance()}
-        head |= {"evaluations": evaluations, **texts}
-        file = SampleFile([r["text"] for r in done], [r["tokens"] for r in done], head)
+        header = {"options": settings, "family": model.family, "provenance": provenance()}
+        header |= {"evaluations": evaluations, **texts}
+        file = SampleFile([r["text"] for r in done], [r["tokens"] for r in done], header)
         write_samples(options.out, file)
         partial.discard()
     rate = f"{new / max(1, evaluations):.2f} tokens per evaluation"
@@ -140,16 +140,16 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
 
 
 def read_prompts(path: Path, *, chat: bool) -> dict[str, list[Any]]:
-    """The argument of `generate` that a file describes: prompts, messages or templates."""
+    """Read a file as an argument of `generate`: prompts, messages or templates."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--prompts {path} cannot be read ({error}); give a text file") from error
-    rows = [_row(path, i, line) for i, line in enumerate(lines, start=1)]
+    rows = [_parse_line(path, i, line) for i, line in enumerate(lines, start=1)]
     kinds = {kind for kind, _ in rows}
     if len(kinds) != 1:
         mixed = f"mixes {' and '.join(sorted(kinds))}" if kinds else "contains no prompts"
-        raise InputError(f"{path} {mixed}; give lines of one kind")
+        raise InputError(f"{path} {mixed}; give lines of one type ({', '.join(KINDS)})")
     (kind,), values = kinds, [value for _, value in rows]
     if chat and kind == "prompt":
         return {"messages": [[{"role": "user", "content": text}] for text in values]}
@@ -158,8 +158,8 @@ def read_prompts(path: Path, *, chat: bool) -> dict[str, list[Any]]:
     return {kind if kind == "messages" else f"{kind}s": values}
 
 
-def _row(path: Path, number: int, line: str) -> tuple[str, Any]:
-    """The kind and the content of one line."""
+def _parse_line(path: Path, number: int, line: str) -> tuple[str, Any]:
+    """The kind of one line (one of KINDS) and its content."""
     if path.suffix != ".jsonl":
         return "prompt", line
     try:
@@ -171,10 +171,10 @@ def _row(path: Path, number: int, line: str) -> tuple[str, Any]:
         ) from error
     if isinstance(content, str):
         return "prompt", content
-    found = [kind for kind in KINDS if isinstance(content, Mapping) and kind in content]
-    if len(found) != 1:
+    present = [kind for kind in KINDS if isinstance(content, Mapping) and kind in content]
+    if len(present) != 1:
         raise InputError(
             f"{path}:{number} must be a string, or an object with one of {', '.join(KINDS)}, got "
             f"{line[:80]}"
         )
-    return found[0], content[found[0]]
+    return present[0], content[present[0]]

@@ -14,9 +14,9 @@ STREAM = "-"
 
 @contextmanager
 def standard_input(names: Sequence[str], suffix: str) -> Iterator[list[str]]:
-    """Replace `-` among file names by a temporary file with the content of standard input.
+    """Replace `-` in a list of file names by a temporary file with the content of standard input.
 
-    It is a .jsonl file if the content is JSON, or else a file with this suffix.
+    The file's suffix is .jsonl if the content is JSON, and `suffix` otherwise.
     """
     if STREAM not in names:
         yield list(names)
@@ -33,9 +33,9 @@ def standard_input(names: Sequence[str], suffix: str) -> Iterator[list[str]]:
 
 @contextmanager
 def standard_output(path: Path, name: str) -> Iterator[Path]:
-    """Replace the output path `-` by a temporary file, which is then copied to standard output.
+    """Replace the output path `-` by a temporary file that is copied to standard output at the end.
 
-    Meanwhile, messages are printed to standard error.
+    Until then, messages go to standard error.
     """
     if str(path) != STREAM:
         yield path

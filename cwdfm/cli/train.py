@@ -29,10 +29,10 @@ from cwdfm.train.run import Run
 
 @dataclass(frozen=True)
 class Options:
-    """Train a model. The same command resumes from the last checkpoint.
+    """Train a model. Run the same command again to resume from the last checkpoint.
 
-    Each training method, path and loss has its own options: choose them with --method, --path and
-    --loss, and --help shows the options of that choice.
+    Each training method, path and loss has its own options. Add --method, --path or --loss before
+    --help to see the options of that choice.
     """
 
     out: Path  # folder for checkpoints, metrics, previews and the trained model
@@ -45,7 +45,7 @@ class Options:
 def main(arguments: list[str], *, keeps: bool = True) -> None:
     """Parse the command line, load the data, train, and save the model.
 
-    keeps: whether the output folder survives an interruption; changes the final message.
+    keeps: whether the output folder survives an interruption; only affects the final message.
     """
     if not arguments or arguments[0] not in RECIPES:
         usage(arguments)
@@ -57,7 +57,7 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
         load_extra("wandb", "wandb")  # before anything is written
     check_output_folder(options.out)
     created = [path for path in (options.out, *options.out.parents) if not path.exists()]
-    options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after a long load
+    options.out.mkdir(parents=True, exist_ok=True)  # fail now rather than after loading the data
     with (
         process_group(options.device) as device,
         exclusive(options.out / LOCK, f"another run is training in {options.out}"),
@@ -68,9 +68,9 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
         say(f"{name}: {describe(run)}")
         if run.dropout_reveals_positions:
             say(
-                "warning: with a mask source and rotary positions only, dropout reveals positions "
-                "in training that the model does not know when it samples; use --dropout 0 or "
-                "--learned-positions (docs/method.md, dropout and positions)"
+                "warning: with a mask source and only rotary positions, dropout reveals token "
+                "positions during training that the model cannot see when sampling; use "
+                "--dropout 0 or --learned-positions (docs/method.md, dropout and positions)"
             )
         if run.resume():
             finished = run.step == run.config.optimizer.steps
@@ -92,16 +92,17 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
 
 
 def read_options(name: str, arguments: list[str]) -> tuple[Options, Pretrained | None]:
-    """The options of a command line, and the model to continue from.
+    """Parse the options, and load the model to continue from, if any.
 
-    The method, path and loss decide which flags exist, so they are read first.
+    The method, path and loss determine which flags exist, so their values are read first.
     """
     config, init = RECIPES[name](), None
-    place = value_given("init", arguments) or config.model.init
-    if place is not None and not any(word in HELP for word in arguments):
-        init = load_trained(place)
-        config = config.continued_from(init).updated(init=place)
-    elif not any(word in HELP for word in arguments):
+    init_path = value_given("init", arguments) or config.model.init
+    show_help = not set(HELP).isdisjoint(arguments)
+    if init_path is not None and not show_help:
+        init = load_trained(init_path)
+        config = config.continued_from(init).updated(init=init_path)
+    elif not show_help:
         config = config_for_prepared(config, value_given("data", arguments))
     choices = {name: value_given(name, arguments) for name in choice_names(TrainConfig)}
     chosen = {name: value for name, value in choices.items() if value is not None}
@@ -118,9 +119,9 @@ def read_options(name: str, arguments: list[str]) -> tuple[Options, Pretrained |
     return options, init
 
 
-def config_for_prepared(config: TrainConfig, place: str | None) -> TrainConfig:
-    """The config with the length and the tokenizer of the data, if they are prepared already."""
-    data = open_if_prepared(config.data.data if place is None else place)
+def config_for_prepared(config: TrainConfig, path: str | None) -> TrainConfig:
+    """Take the length and the tokenizer from the data if it is already prepared."""
+    data = open_if_prepared(config.data.data if path is None else path)
     if data is None:
         return config
     tokenizer = config.data.tokenizer
@@ -131,33 +132,33 @@ def config_for_prepared(config: TrainConfig, place: str | None) -> TrainConfig:
 
 
 def check_against_model(given: Mapping[str, Any], init: Pretrained) -> None:
-    """Reject flags that contradict the model that training continues from."""
+    """Reject flags that contradict the model to continue from."""
     problem = ""
     for name in ("model", "tokenizer"):
         if name in given:
             problem = f"{flag(name)} cannot be combined with --init, which fixes it"
     fixed = settings_of(init)
-    wrong = [name for name in fixed if name in given and given[name] != fixed[name]]
-    if wrong and not problem:
-        differences = ", ".join(f"{flag(n)} {fixed[n]} (given: {given[n]})" for n in wrong)
+    conflicting = [name for name in fixed if name in given and given[name] != fixed[name]]
+    if conflicting and not problem:
+        differences = ", ".join(f"{flag(n)} {fixed[n]} (given: {given[n]})" for n in conflicting)
         problem = f"the model to continue from has {differences}"
     if problem:
         raise InputError(f"{problem}; remove the flag, or train from scratch")
 
 
 def usage(arguments: list[str]) -> NoReturn:
-    """Show the recipes, or report a first argument that is not a recipe."""
+    """Print the recipes, or raise an error if the first argument is not one of them."""
     names = "\n".join(f"  {name:12} {make.__doc__}" for name, make in RECIPES.items())
     if arguments and not arguments[0].startswith("-"):
         raise InputError(f"unknown recipe {arguments[0]!r}; choose one of:\n{names}")
-    if arguments and not any(word in HELP for word in arguments):
-        named = next((word for word in arguments if word in RECIPES), "RECIPE")
+    if arguments and set(HELP).isdisjoint(arguments):
+        recipe = next((argument for argument in arguments if argument in RECIPES), "RECIPE")
         raise InputError(
-            f"the recipe must come first, and the first argument is {arguments[0]}; write "
-            f"`cwdfm train {named} --out DIR ...`; `cwdfm train --help` lists the recipes"
+            f"the recipe must be the first argument, got {arguments[0]}; write "
+            f"`cwdfm train {recipe} --out DIR ...`; `cwdfm train --help` lists the recipes"
         )
     print(f"usage: cwdfm train RECIPE --out DIR [options]\n\nrecipes:\n{names}")
-    print("\n`cwdfm train RECIPE --help` shows the options with the values of that recipe.")
+    print("\n`cwdfm train RECIPE --help` shows the options and their defaults in that recipe.")
     sys.exit(0 if arguments else 2)
 
 
@@ -166,10 +167,10 @@ def make_run(options: Options, init: Pretrained | None, device: torch.device) ->
     config, data = options.config, options.config.data
     if init is not None:
         first = ", first token fixed" if data.fix_first else ""
-        what = f"its network and vocabulary, {init.method}, length {data.length}{first}"
-        say(f"continuing from {config.model.init}: {what}")
+        kept = f"its network and vocabulary, {init.method}, length {data.length}{first}"
+        say(f"continuing from {config.model.init}: {kept}")
     if rank():
-        barrier()  # the first process prepares the data, the others read the cache
+        barrier()  # wait until the first process has prepared the data, then read its cache
     tokenizer = data.tokenizer if init is None else init.tokenizer
     tokens = load_tokens(
         data.data,
@@ -192,7 +193,7 @@ def removed_on_error(out: Path, created: list[Path]) -> Iterator[None]:
     try:
         yield
     except (InputError, OSError):
-        with suppress(OSError):  # they are not empty
+        with suppress(OSError):  # a folder is not empty
             if rank() == 0 and created:
                 (out / LOCK).unlink()
                 for folder in created:
@@ -212,17 +213,17 @@ def describe(run: Run) -> str:
 
 
 def loggers(options: Options, run: Run) -> list[Logger]:
-    """The loggers of a run, in addition to metrics.jsonl."""
-    found: list[Logger] = [Terminal(run)]
+    """The loggers of a run besides metrics.jsonl, which is always written."""
+    result: list[Logger] = [Terminal(run)]
     if options.tensorboard and find_spec("tensorboard") is not None:
-        found.append(TensorBoard(options.out / "tensorboard", run.step))
+        result.append(TensorBoard(options.out / "tensorboard", run.step))
     if options.wandb is not None:
-        found.append(WeightsAndBiases(options.wandb, options.out, asdict(run.config)))
-    return found
+        result.append(WeightsAndBiases(options.wandb, options.out, asdict(run.config)))
+    return result
 
 
 class Terminal(Logger):
-    """A progress bar, and a line for each log record."""
+    """Shows a progress bar and prints a line for each log record."""
 
     def __init__(self, run: Run) -> None:
         self.progress = Progress("training", run.config.optimizer.steps, done=run.step)

@@ -1,4 +1,4 @@
-"""Datasets, one file each. `load` reads all of them.
+"""Datasets and tokenizers. `load` reads every dataset and file format.
 
 data = load("qm9")                                  # a dataset by name
 data = load("mine.smi", tokenizer=data.tokenizer)   # a file of molecules, with QM9's vocabulary

@@ -1,4 +1,4 @@
-"""Columns of data: values of the sequences, from a table or computed from the molecules."""
+"""Columns: one value per sequence, read from a table or computed from the molecule."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,13 +18,16 @@ MAX_CATEGORIES = 1000
 _MISSING = ("", "na", "n/a", "nan", "none", "null", "inf", "-inf")
 
 
-def parse_column(name: str, cells: Sequence[str], places: Sequence[str]) -> NDArray[np.generic]:
-    """A column [n] of numbers if all cells are numbers, otherwise of categories."""
+def parse_column(name: str, cells: Sequence[str], locations: Sequence[str]) -> NDArray[np.generic]:
+    """Parse a column into an array [n]: float64 if all cells are numbers, else strings.
+
+    locations: where each cell is in its file, for error messages.
+    """
     cells = [cell.strip() for cell in cells]
     if missing := [i for i, cell in enumerate(cells) if cell.lower() in _MISSING]:
         raise InputError(
             f"column {name!r} has no value for {len(missing):,} of {len(cells):,} molecules, the "
-            f"first is {places[missing[0]]}; fill in the values, or remove these rows"
+            f"first at {locations[missing[0]]}; fill in the values, or remove these rows"
         )
     numbers = [_number(cell) for cell in cells]
     texts = [i for i, number in enumerate(numbers) if number is None]
@@ -33,7 +36,7 @@ def parse_column(name: str, cells: Sequence[str], places: Sequence[str]) -> NDAr
     if len(set(cells)) > MAX_CATEGORIES:
         raise InputError(
             f"column {name!r} has {len(set(cells)):,} distinct values that are not all numbers, "
-            f"such as {cells[texts[0]][:40]!r} ({places[texts[0]]}); at most {MAX_CATEGORIES:,} "
+            f"such as {cells[texts[0]][:40]!r} ({locations[texts[0]]}); at most {MAX_CATEGORIES:,} "
             f"categories are supported; choose another column, or correct the numbers"
         )
     return np.array(cells)
@@ -54,29 +57,29 @@ def with_columns(
     workers: int = 1,
     progress: Callable[[int], object] | None = None,
 ) -> TokenData:
-    """The data with these columns; missing ones are computed as properties of the molecules."""
+    """Add the named columns, computing those that are missing as properties of the molecules."""
     check_names(data.name, names, list(data.columns))
     columns = dict(data.columns)
     for name in names:
         if find_column(list(columns), name) is None:
-            of = partial(_property, find_column(list(PROPERTIES), name))
+            compute = partial(_property, find_column(list(PROPERTIES), name))
             texts = data.texts("train") + data.texts("valid")
-            values = map_molecules(of, texts, workers, progress or (lambda _: None))
+            values = map_molecules(compute, texts, workers, progress or (lambda _: None))
             columns[name] = np.array(list(values), np.float64)
     return replace(data, columns=columns)
 
 
 def check_names(data: str, names: Sequence[str], columns: list[str]) -> None:
-    """Require distinct names of existing columns, or of properties that can be computed."""
+    """Raise an error unless the names are distinct columns, or properties that can be computed."""
     if not names:
         return
     check_strings("condition", names, "names")
     for name in names:
         if find_column([*columns, *PROPERTIES], name) is None and name not in PROPERTIES:
-            has = f"its columns are {', '.join(columns)}" if columns else "it has none"
+            existing = f"its columns are {', '.join(columns)}" if columns else "it has none"
             raise InputError(
-                f"{data} has no column {name!r}, {has}; name a column of the table when the data "
-                f"are prepared, or a property that is computed for molecules: "
+                f"{data} has no column {name!r}, {existing}; when preparing the data, name a "
+                f"column of the table, or one of the molecular properties that can be computed: "
                 f"{', '.join(map(str.lower, PROPERTIES))}",
                 fields=("condition",),
             )

@@ -18,11 +18,14 @@ from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, check_choice
 from cwdfm.files import check_fields, check_regular, replacing, write_advice
 
-FORMAT = 1  # of prepared data
+FORMAT = 1  # version of the format of prepared data
 SEED = 42  # default seed of the split
 _MAGIC = "cwdfm.TokenData"
 _ROWS = 1 << 12  # rows hashed at a time
-_TOKEN_COUNTS = ("tokens", "filled")  # counts in the report of text that are not of documents
+_TOKEN_COUNTS = (
+    "tokens",
+    "filled",
+)  # counts of tokens in the report of text; the others count documents
 
 Split = Literal["train", "valid"]
 SPLITS: tuple[Split, ...] = ("train", "valid")
@@ -36,10 +39,10 @@ class TokenData:
     """Training and held-out sequences.
 
     Molecules: each row is `<bos> tokens <eos> <pad> ...`. The rows of a split are in random order,
-    so any prefix is a random sample. `report` counts rows: `read` is the sum of `kept` and all
-    reasons for leaving rows out, and `kept` = `train` + `valid`; missing counts are those of the
-    sequences. Rows that were standardized are also counted by rule, as `changed_...`. `examples`
-    shows a few rows for each reason.
+    so any prefix is a random sample. `report` counts rows: `read` is the sum of `kept` and of the
+    counts of all reasons for dropping rows, and `kept` = `train` + `valid`. Counts that are not
+    passed to the constructor are set from the number of sequences. `changed_...` counts the rows
+    that each standardization rule changed. `examples` has a few rows per reason.
 
     Text: each row is a window of documents joined by end-of-text tokens. The arrays are
     memory-mapped. Training windows are in corpus order, held-out windows in random order. See
@@ -52,8 +55,10 @@ class TokenData:
     tokenizer: Tokenizer
     report: dict[str, int]
     examples: dict[str, list[str]]
-    source: dict[str, Any]  # everything the data depend on: package or file, sha256, seed, ...
-    # Values [n + m] of the training sequences, then of the held-out ones: float64 or strings.
+    source: dict[
+        str, Any
+    ]  # everything that determines the data: package or file, sha256, seed, ...
+    # Values [n + m] of the training and then the held-out sequences, float64 or strings, by name.
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,8 +72,8 @@ class TokenData:
             # Memory-mapped files were checked when written, and may be larger than memory.
             if x.size and not isinstance(x, np.memmap) and not (x.min() >= 0 and x.max() < size):
                 raise InputError(
-                    f"{split} contains ids from {x.min()} to {x.max()}, the tokenizer has "
-                    f"0..{size - 1}; encode the data with their own tokenizer"
+                    f"{split} contains ids from {x.min()} to {x.max()}, but the ids of the "
+                    f"tokenizer are 0..{size - 1}; use the tokenizer that encoded the data"
                 )
         if not len(self.train) and not len(self.valid):
             raise InputError("train and valid are empty; give at least one sequence")
@@ -87,7 +92,7 @@ class TokenData:
 
     @property
     def length(self) -> int:
-        """N, including special tokens."""
+        """The sequence length N, including special tokens."""
         return int(self.train.shape[1])
 
     def texts(self, split: Split, limit: int | None = None) -> list[str]:
@@ -139,7 +144,7 @@ class TokenData:
             metadata["columns"] = list(self.columns)
         metadata["sha256"] = _checksum(metadata, self._members())
         try:
-            with replacing(path) as part, part.open("xb") as file:
+            with replacing(path) as temporary, temporary.open("xb") as file:
                 stored = np.array(json.dumps(metadata))
                 np.savez_compressed(file, **self._members(), metadata=stored)  # type: ignore[arg-type]
                 file.flush()
@@ -152,17 +157,17 @@ class TokenData:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file written by `save`; InputError if it is damaged or not such a file."""
+        """Read a file written by `save`; raises InputError if it is damaged or foreign."""
         path = Path(path)
         metadata, arrays = _read(path)
         if metadata.pop("sha256", None) != _checksum(metadata, arrays):
             raise damaged(path, "wrong checksum")
         check_metadata(path, metadata, examples=dict)
         tokenizer = tokenizer_from_json(metadata.get("tokenizer"))
-        other = {name: metadata[name] for name in _METADATA}
+        fields = {name: metadata[name] for name in _METADATA}
         columns = zip(metadata.get("columns", []), list(arrays.values())[2:], strict=True)
         train, valid = arrays["train"], arrays["valid"]
-        return cls(train=train, valid=valid, tokenizer=tokenizer, columns=dict(columns), **other)
+        return cls(train=train, valid=valid, tokenizer=tokenizer, columns=dict(columns), **fields)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -175,25 +180,25 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 def _checksum(metadata: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name, x in arrays.items():
-        little = x.dtype.newbyteorder("<")
-        digest.update(f"{name} {little.str} {x.shape}".encode())
+        dtype = x.dtype.newbyteorder("<")
+        digest.update(f"{name} {dtype.str} {x.shape}".encode())
         for start in range(0, len(x), _ROWS):  # in chunks: the array may be larger than memory
-            digest.update(np.ascontiguousarray(x[start : start + _ROWS], dtype=little).data)
+            digest.update(np.ascontiguousarray(x[start : start + _ROWS], dtype=dtype).data)
     return digest.hexdigest()
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Metadata and arrays of a `.npz` file."""
+    """Read the metadata and the arrays of a `.npz` file."""
     try:
         with readable(path):
             check_regular(path)
         with readable(path), path.open("rb") as file:
             if file.read(4) not in (b"PK\x03\x04", b""):  # np.load also reads other formats
-                raise _foreign(path)
+                raise _not_prepared(path)
             file.seek(0)
             with np.load(file, allow_pickle=False) as members:
                 if "metadata" not in members.files:
-                    raise _foreign(path)
+                    raise _not_prepared(path)
                 metadata = json.loads(str(members["metadata"]))
                 check_format(path, metadata, _MAGIC)
                 columns = metadata.get("columns", [])
@@ -208,13 +213,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 def check_format(path: Path, metadata: Any, magic: str) -> None:
-    """Raise an InputError unless prepared data were written by this version or an older one."""
+    """Raise an InputError unless this version can read the format of the prepared data."""
     if not isinstance(metadata, dict) or metadata.get("magic") != magic:
-        raise _foreign(path)
-    found = metadata.get("format")
-    if not isinstance(found, int) or found > FORMAT:
+        raise _not_prepared(path)
+    version = metadata.get("format")
+    if not isinstance(version, int) or version > FORMAT:
         raise InputError(
-            f"{path} has format {found}, this version reads formats up to {FORMAT}; "
+            f"{path} has format {version}, but this version of cwdfm reads formats up to {FORMAT}; "
             f"upgrade cwdfm, or prepare the data again with this version"
         )
 
@@ -237,7 +242,7 @@ def damaged(path: Path, reason: str) -> InputError:
     )
 
 
-def _foreign(path: Path) -> InputError:
+def _not_prepared(path: Path) -> InputError:
     return InputError(
         f"{path} was not prepared by cwdfm; give a .npz file written by TokenData.save, a folder "
         f"written by `prepare`, or raw data"

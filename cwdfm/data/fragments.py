@@ -1,9 +1,10 @@
-"""Templates that keep fragments of a molecule and leave the rest free.
+"""Templates that fix fragments of a molecule and let the model generate the rest.
 
-A fragment is a SMILES string. Marks `*` say where it is extended: 'c1ccc(*)cc1'. Without marks it
-is extended at atoms that have a hydrogen atom, chosen at random for each sample; atoms with given
-stereochemistry are not. Every sample has its own template: the canonical SMILES, with holes of
-random length in place of the marks. How the fragment was written does not matter.
+A fragment is a SMILES string. Marks `*` are its attachment points: 'c1ccc(*)cc1'. A fragment
+without marks is extended at random atoms, drawn for each sample among the atoms that have a
+hydrogen atom and no specified stereochemistry. Every sample has its own template: the canonical
+SMILES, with holes of random length in place of the marks. The result does not depend on which
+SMILES of the fragment was given.
 """
 
 import re
@@ -20,9 +21,9 @@ from cwdfm.data.smiles import SmilesTokenizer, parse
 from cwdfm.data.tokenizer import Tokenizer, hole_size
 from cwdfm.errors import InputError, check_integer, load_extra
 
-MAX_POINTS = 3  # where a scaffold without marks is extended
-_SPELLINGS = 32
-_RARE = 1e-6  # probability of a length that does not occur, for fragments longer than the data
+MAX_POINTS = 3  # attachment points of a scaffold without marks
+_ATTEMPTS = 32  # draws of attachment points that fit into the sequence
+_RARE = 1e-6  # added to every probability, so that lengths beyond the data remain possible
 _RANGE = re.compile(r"\*\{(\d*),(\d*)\}")
 
 
@@ -31,17 +32,17 @@ def _chem() -> Any:
 
 
 def parse_fragment(smiles: str, name: str = "fragment") -> Any:
-    """The RDKit molecule of a fragment; the error says what is wrong with it."""
+    """Parse a fragment with RDKit; an InputError explains why it is invalid."""
     if (molecule := parse(smiles)) is not None:
         if not any(atom.GetAtomicNum() for atom in molecule.GetAtoms()):
             raise InputError(f"{name} {smiles!r} has no atoms; add some", fields=(name,))
         if len(_chem().GetMolFrags(molecule)) > 1:
             raise InputError(
-                f"{name} {smiles!r} has several parts, separated by '.'; give one of them, or link "
+                f"{name} {smiles!r} has several parts, separated by '.'; give only one, or join "
                 f"two with a linker",
                 fields=(name, "linker"),
             )
-        # Atoms in canonical order, so that choices do not depend on how it was written.
+        # Canonical atom order, so that random choices do not depend on the given SMILES.
         return parse(_chem().MolToSmiles(molecule))
     with _chem().rdBase.BlockLogs():
         readable = smiles.strip() if smiles.isascii() else ""
@@ -55,20 +56,20 @@ def parse_fragment(smiles: str, name: str = "fragment") -> Any:
 
 @dataclass(frozen=True)
 class Fragment(ABC):
-    """What every sample contains."""
+    """A part of the molecule that every sample contains."""
 
     @cached_property
     @abstractmethod
     def parts(self) -> tuple[Any, ...]:
-        """The RDKit molecules that every sample contains, with marks as atoms of number 0."""
+        """The fragments as RDKit molecules; marks are atoms with atomic number 0."""
 
     @abstractmethod
     def marked(self, rng: np.random.Generator) -> str:
-        """The SMILES with marks where it is extended."""
+        """The SMILES with a mark at each attachment point, drawn at random where none is given."""
 
     @cached_property
     def patterns(self) -> list[Any]:
-        """The parts without their marks, to highlight them."""
+        """The parts without marks, for highlighting them in drawings."""
         return [_without_marks(part) for part in self.parts]
 
     @cached_property
@@ -76,9 +77,9 @@ class Fragment(ABC):
         return [_query(part) for part in self.parts]
 
     def accepts(self, text: str) -> bool:
-        """Whether a SMILES is a valid molecule that contains all parts, with their stereo.
+        """Whether a SMILES is a valid molecule that contains all parts and their stereochemistry.
 
-        Parts with marks must be extended at all of their marks, and nowhere else.
+        Parts with marks must be extended at all of their marks and nowhere else.
         """
         molecule = parse(text)
         return molecule is not None and all(
@@ -86,19 +87,19 @@ class Fragment(ABC):
         )
 
     def check(self, tokenizer: Tokenizer, length: int) -> SmilesTokenizer:
-        """Raise an error if the model cannot write the fragment, or has no room to extend it."""
+        """Raise an error if the fragment exceeds the vocabulary or the length of the model."""
         if not isinstance(tokenizer, SmilesTokenizer):
             raise InputError(
-                f"fragments require a model of SMILES, but the tokens of this model are "
-                f"{tokenizer.kind}; use a model that was trained on SMILES"
+                f"fragments require a model trained on SMILES, but the tokens of this model are "
+                f"{tokenizer.kind}; use a SMILES model"
             )
         smiles = self.marked(np.random.default_rng(0))
         tokens = [token for token in tokenizer.split(smiles) if token != "*"]
         if unknown := tokenizer.unknown_tokens(tokens):
             raise InputError(
-                f"the model does not know {', '.join(unknown)}, which {smiles!r} contains; its "
-                f"vocabulary is {' '.join(tokenizer.tokens)}. Train a model on data with these "
-                f"tokens"
+                f"{smiles!r} contains tokens that are not in the vocabulary of the model: "
+                f"{', '.join(unknown)}; the vocabulary is {' '.join(tokenizer.tokens)}. Train a "
+                f"model on data with these tokens"
             )
         self.template(tokenizer, length, 0)
         return tokenizer
@@ -110,23 +111,24 @@ class Fragment(ABC):
         *seed: int,
         law: NDArray[np.float64] | None = None,
     ) -> str:
-        """The template of one sample, for `Tokenizer.encode_template`.
+        """Draw the template of one sample, for `Tokenizer.encode_template`.
 
-        law: probabilities [length - 1] of molecules with 0, 1, ... tokens. By default all numbers
-            are equally likely. All ways to divide the free tokens among the holes are.
+        law: probabilities [length - 1] of molecules with 0, 1, ... tokens; uniform by default.
+            Every split of the free tokens among the holes is equally likely.
         """
         rng = np.random.default_rng(seed)
-        for _ in range(_SPELLINGS):  # if marks do not fit, fewer may
+        for _ in range(_ATTEMPTS):  # another draw may have fewer marks, which take fewer tokens
             smiles = self.marked(rng)
             if (room := length - 2 - len(tokenizer.split(smiles))) >= 0:
                 break
         else:
             raise InputError(
-                f"{smiles!r} has {len(tokenizer.split(smiles))} tokens, if each * is one, but a "
-                f"sample has {length - 2}; use a smaller fragment or a model of longer sequences"
+                f"{smiles!r} has {len(tokenizer.split(smiles))} tokens, counting each * as one, "
+                f"but a sample has {length - 2}; use a smaller fragment, or a model for "
+                f"longer sequences"
             )
-        share = np.ones(room + 1) if law is None else law[-room - 1 :] + _RARE
-        total = int(rng.choice(room + 1, p=share / share.sum()))
+        weights = np.ones(room + 1) if law is None else law[-room - 1 :] + _RARE
+        total = int(rng.choice(room + 1, p=weights / weights.sum()))
         cuts = np.sort(rng.integers(0, total + 1, smiles.count("*") - 1))
         sizes = iter(np.diff([0, *cuts, total]) + 1)
         return re.sub(r"\*", lambda _: f"[{next(sizes)}]", smiles)
@@ -134,7 +136,7 @@ class Fragment(ABC):
 
 @dataclass(frozen=True)
 class Scaffold(Fragment):
-    """A scaffold that is extended at all of its marks; without marks, at one to three atoms."""
+    """A fragment that is extended at all of its marks; without marks, at 1 to `most` atoms."""
 
     smiles: str
     most: int = MAX_POINTS
@@ -152,34 +154,34 @@ class Scaffold(Fragment):
 
 def grow(smiles: str) -> Scaffold:
     """A fragment that is extended at one point."""
-    found = Scaffold(smiles, most=1)
-    if (marks := len(_marks(found.parts[0]))) > 1:
+    scaffold = Scaffold(smiles, most=1)
+    if (marks := len(_marks(scaffold.parts[0]))) > 1:
         raise InputError(
             f"grow extends a fragment at one point, but {smiles!r} has {marks} marks *; remove "
             f"all but one, or use it as a scaffold",
             fields=("grow", "scaffold"),
         )
-    return found
+    return scaffold
 
 
 @dataclass(frozen=True)
 class Linker(Fragment):
-    """Two fragments that are linked: each at its mark, or at an atom chosen at random."""
+    """Two fragments joined by generated tokens, each at its mark or else at a random atom."""
 
     first: str
     second: str
 
     @cached_property
     def parts(self) -> tuple[Any, ...]:
-        found = tuple(parse_fragment(smiles, "linker") for smiles in (self.first, self.second))
-        for smiles, part in zip((self.first, self.second), found, strict=True):
+        parts = tuple(parse_fragment(smiles, "linker") for smiles in (self.first, self.second))
+        for smiles, part in zip((self.first, self.second), parts, strict=True):
             if (marks := len(_marks(part))) > 1:
                 raise InputError(
                     f"a linker joins two fragments at one point each, but {smiles!r} has {marks} "
                     f"marks *; remove all but one",
                     fields=("linker",),
                 )
-        return found
+        return parts
 
     def marked(self, rng: np.random.Generator) -> str:
         joined = _chem().RWMol(_chem().CombineMols(*(_extend(p, rng, 1) for p in self.parts)))
@@ -187,7 +189,7 @@ class Linker(Fragment):
         (neighbor,) = joined.GetAtomWithIdx(remove).GetNeighbors()
         joined.AddBond(keep, neighbor.GetIdx(), _chem().BondType.SINGLE)
         joined.RemoveAtom(remove)
-        # Begin in the first fragment: the mark then lies between the fragments.
+        # Start at an atom other than the mark, so that the mark is between the two fragments.
         (start, *_) = (i for i in range(joined.GetNumAtoms()) if i != keep)
         return str(_chem().MolToSmiles(joined.GetMol(), rootedAtAtom=start))
 
@@ -195,7 +197,7 @@ class Linker(Fragment):
 def find_fragment(
     scaffold: str | None = None, growing: str | None = None, linker: Sequence[str] | None = None
 ) -> Fragment | None:
-    """The fragment of the options of the command line; None without one."""
+    """The fragment for the command-line options; None if none is set."""
     if linker is not None:
         return Linker(*linker)
     if growing is not None:
@@ -215,7 +217,10 @@ def _without_marks(molecule: Any) -> Any:
 
 
 def _query(molecule: Any) -> Any:
-    """A molecule as a substructure. Marks are any atom; other atoms then have no more neighbors."""
+    """A molecule as a substructure query.
+
+    With marks, each mark matches any atom, and the other atoms may have no further neighbors.
+    """
     if not _marks(molecule):
         return molecule
     chem = _chem()
@@ -226,7 +231,7 @@ def _query(molecule: Any) -> Any:
 
 
 def _extend(molecule: Any, rng: np.random.Generator, most: int) -> Any:
-    """Add 1..most marks at atoms chosen at random, unless there are marks already."""
+    """Add 1 to `most` marks at random atoms, unless the molecule has marks."""
     if _marks(molecule):
         return molecule
     chiral = _chem().ChiralType.CHI_UNSPECIFIED
@@ -237,8 +242,8 @@ def _extend(molecule: Any, rng: np.random.Generator, most: int) -> Any:
     ]
     if not free:
         raise InputError(
-            f"{_smiles(molecule)!r} cannot be extended: no atom has a hydrogen atom to replace; "
-            f"mark a position with *, or use another fragment"
+            f"{_smiles(molecule)!r} cannot be extended: no atom has a hydrogen to replace; mark a "
+            f"position with *, or use another fragment"
         )
     editable = _chem().RWMol(molecule)
     count = int(rng.integers(1, min(most, len(free)) + 1))
@@ -258,17 +263,17 @@ def _smiles(molecule: Any) -> str:
 
 
 def expand_holes(template: str, *seed: int) -> str:
-    """Replace each `*{2,8}` by a hole of two to eight tokens; all sizes are equally likely.
+    """Replace each `*{2,8}` by a hole of 2 to 8 tokens, drawn uniformly from the seed.
 
-    Without a seed, holes have their largest size.
+    Without a seed, holes get their maximum size.
     """
     rng = np.random.default_rng(seed)
 
-    def hole(found: re.Match[str]) -> str:
-        low, high = (hole_size(template, digits) for digits in found.groups())
+    def hole(match: re.Match[str]) -> str:
+        low, high = (hole_size(template, digits) for digits in match.groups())
         if low > high:
             raise InputError(
-                f"the hole {found[0]} in {template!r} has more tokens at least than at most; write "
+                f"the hole {match[0]} in {template!r} has a minimum above its maximum; write "
                 f"*{{{high},{low}}}",
                 fields=("template",),
             )

@@ -1,6 +1,6 @@
-"""`load`: token sequences from a dataset by name or from a user's files.
+"""`load`: read a named dataset or a user's files as token sequences.
 
-The prepared data are cached, so each dataset is canonicalized or tokenized only once.
+Prepared data is cached, so each dataset is canonicalized or tokenized only once.
 """
 
 import glob
@@ -62,47 +62,47 @@ def load(
     """Load a dataset or corpus by name, a user's files, or prepared data.
 
     Molecules: the datasets "qm9" and "moses", `.smi`, `.smiles`, `.csv`, `.tsv` and `.sdf` files,
-    and prepared `.npz` files. Text: the corpora by name, all other files, folders, glob patterns,
-    and folders written by `prepare`. A `.txt` file contains one SMILES per line, unless a text
-    tokenizer is given; then it is text. A `.parquet` file contains molecules if it has a column
-    `smiles` and no column `text`, or if a representation is given.
+    and prepared `.npz` files. Text: the named corpora, all other files, folders, glob patterns, and
+    folders written by `prepare`. A `.txt` file is read as one SMILES per line, or as text if a text
+    tokenizer is given. A `.parquet` file is read as molecules if it has a column `smiles` and no
+    column `text`, or if a representation is given.
 
-    length: tokens per sequence. None selects the dataset's default: 32 for QM9 and files of
-        molecules, 64 for MOSES, 1024 for text, 128 for LM1B, 256 for text8, and for rows of text
-        as many as the longest needs, up to 1024. For molecules, `<bos>` and `<eos>` are included,
-        and longer molecules are left out. Text is cut into windows.
-    limit: read only the first rows or documents (of each split, if the dataset has its own). Some
-        datasets are sorted, as QM9 is by size, so this is meant for quick trials.
+    length: tokens per sequence. The default depends on the dataset: 32 for QM9 and files of
+        molecules, 64 for MOSES, 1024 for text, 128 for LM1B, and 256 for text8. Rows of text use
+        the length of the longest row, up to 1024. For molecules the length includes `<bos>` and
+        `<eos>`, and longer molecules are dropped. Text is cut into windows.
+    limit: read only the first rows or documents (of each split, if the dataset defines one). Some
+        datasets are sorted (QM9 by size), so use this for quick trials only.
     column: the column of a table or parquet file, or the field of JSON lines. The default is
         `smiles` for molecules and `text` for text.
-    seed: seed of the split, 42 by default. 5% of the data are held out if the dataset has no split
-        of its own.
+    seed: seed of the split, 42 by default. If the dataset does not define a split, 5% of the data
+        is held out.
     tokenizer: for molecules, a fixed vocabulary, such as that of an existing model; molecules with
-        other tokens are left out. For text, a tokenizer or a name for `find_tokenizer`; "chars"
+        other tokens are dropped. For text, a tokenizer or a name for `find_tokenizer`; "chars"
         uses the characters of the corpus. None selects the corpus's default, usually GPT-2's.
-    representation: for molecules, what the tokens are: of SMILES (default) or SELFIES.
-    standardize: for molecules, what happens to salts, mixtures, charges, isotopes and
+    representation: for molecules, tokenize as "smiles" (default) or "selfies".
+    standardize: for molecules, how to treat salts, mixtures, charges, isotopes and
         stereochemistry. By default everything is kept.
-    condition: for molecules, the columns to keep for training with conditions: of a table, or
-        properties to compute (logp, sa, qed, weight, tpsa, rings). A column of the table comes
-        first. It holds numbers, or else categories.
+    condition: for molecules, the columns to keep for conditional training: columns of the table,
+        or properties to compute (logp, sa, qed, weight, tpsa, rings). If both exist, the column of
+        the table is used. A column is numeric if all its values are numbers, else categorical.
     cache: whether to cache the prepared data in `$CWDFM_CACHE` or `~/.cache/cwdfm`. "read" uses
         existing entries but does not write new ones.
-    progress: called now and then with the number of rows or documents read.
+    progress: called periodically with the number of rows or documents read.
 
     For text only:
 
-    part: load only "train", "valid" or "test" ("all" for a user's files), all of it as the
-        held-out split, for evaluation.
-    documents: what forms one document in plain text files: "file" (default), "paragraphs"
-        separated by blank lines, or "lines". With "rows", lines, records of JSON lines or parquet,
-        and rows of a table are sequences of their own: text, end-of-text token, padding. Longer
-        ones are left out. Sequences of FASTA files are always rows.
+    part: load only "train", "valid" or "test" ("all" for a user's files), entirely as the held-out
+        split, for evaluation.
+    documents: what one document of a plain text file is: "file" (default), "paragraphs" separated
+        by blank lines, or "lines". With "rows", each line, JSON or parquet record, or table row is
+        its own sequence: text, end-of-text token, padding. Rows that are too long are dropped. The
+        sequences of FASTA files are always rows.
     folder: the folder with the corpus's files. The default is `$CWDFM_DATA/NAME` if it exists, else
         the Hugging Face hub.
     streaming: stream the corpus from the hub instead of downloading it first.
-    workers: number of processes that tokenize, or compute properties of molecules. With more than
-        one, a script needs an `if __name__ == "__main__":` guard.
+    workers: number of processes for tokenization and molecular properties. With more than one, a
+        script needs an `if __name__ == "__main__":` guard.
 
     Options that contradict prepared data raise an InputError.
     """
@@ -120,15 +120,15 @@ def load(
         documents = None if name in CORPORA or is_prepared(path) else "rows"
     text: dict[str, Any] = {"documents": documents, "folder": folder, "streaming": streaming}
     molecules: dict[str, Any] = {"representation": representation, "standardize": standardize}
-    both: dict[str, Any] = {"length": length, "limit": limit, "seed": seed, "column": column}
-    how: dict[str, Any] = {"workers": workers, "progress": progress}
+    shared: dict[str, Any] = {"length": length, "limit": limit, "seed": seed, "column": column}
+    execution: dict[str, Any] = {"workers": workers, "progress": progress}
     if reads_text(name, tokenizer, documents, representation):
         reason = f"for molecules, but {name!r} is read as text"
         reject_options(reason, **molecules, condition=" ".join(condition) or None)
-        return _load_text(name, tokenizer, cache, how, part=part, **both, **text)
+        return _load_text(name, tokenizer, cache, execution, part=part, **shared, **text)
     reason = f"for text, but {name!r} is read as molecules (.txt is text with a text tokenizer)"
     reject_options(reason, part=part, **text)
-    return _load_molecules(name, tokenizer, cache, how, condition, **both, **molecules)
+    return _load_molecules(name, tokenizer, cache, execution, condition, **shared, **molecules)
 
 
 def reads_text(
@@ -153,7 +153,7 @@ def reads_text(
 
 
 def open_if_prepared(name_or_path: str | Path) -> TokenData | None:
-    """The prepared data at a path; None for all other data."""
+    """Open the data at a path if it is prepared; None for other data."""
     path = Path(name_or_path)
     if str(name_or_path) in DATASETS:
         return None
@@ -192,7 +192,7 @@ def _load_molecules(
     name: str,
     tokenizer: Tokenizer | str | None,
     cache: CacheMode,
-    how: dict[str, Any],
+    execution: dict[str, Any],
     condition: Sequence[str],
     *,
     length: int | None,
@@ -204,7 +204,7 @@ def _load_molecules(
 ) -> TokenData:
     """Prepare a molecule dataset, or read it from a file or the cache.
 
-    how: `workers` and `progress`, which do not affect the result.
+    execution: `workers` and `progress`, which do not affect the result.
     """
     path = Path(name)
     if path.suffix == ".npz":
@@ -213,10 +213,10 @@ def _load_molecules(
             "limit": limit,
             "seed": seed,
             "column": column,
+            "standardize": standardize and standardize.to_json(),
+            "representation": representation,
         }
-        requested["standardize"] = standardize and standardize.to_json()
-        requested["representation"] = representation
-        return with_columns(_open(path, tokenizer, requested), condition, **how)
+        return with_columns(_open(path, tokenizer, requested), condition, **execution)
     dataset = find_molecules(name, column)
     length, seed = dataset.length if length is None else length, SEED if seed is None else seed
     check_integer("length", length, 3, MAX_SMILES_LENGTH)
@@ -227,20 +227,26 @@ def _load_molecules(
         raise _wrong_tokenizer(
             dataset.name, tokenizer, "molecules, which require a SmilesTokenizer"
         )
-    kind = type(tokenizer) if tokenizer else REPRESENTATIONS[representation or SmilesTokenizer.kind]
-    if representation not in (None, kind.kind):
+    tokenizer_class = (
+        type(tokenizer) if tokenizer else REPRESENTATIONS[representation or SmilesTokenizer.kind]
+    )
+    if representation not in (None, tokenizer_class.kind):
         raise InputError(
             f"representation={representation!r} differs from that of the tokenizer, "
-            f"{kind.kind!r}; omit it, or omit the tokenizer",
+            f"{tokenizer_class.kind!r}; omit it, or omit the tokenizer",
             fields=("representation",),
         )
     cut: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
-    cut |= {"representation": kind, "standardize": standardize or KEEP, "condition": condition}
-    make = partial(dataset.prepare, **cut, tokenizer=tokenizer, **how)
+    cut |= {
+        "representation": tokenizer_class,
+        "standardize": standardize or KEEP,
+        "condition": condition,
+    }
+    make = partial(dataset.prepare, **cut, tokenizer=tokenizer, **execution)
     if not cache:
         return make()
-    own = dataset.tokens if kind is SmilesTokenizer else None
-    vocabulary = tokenizer.tokens if tokenizer is not None else own
+    fixed_tokens = dataset.tokens if tokenizer_class is SmilesTokenizer else None
+    vocabulary = tokenizer.tokens if tokenizer is not None else fixed_tokens
     key = {"format": FORMAT, "key": [dataset.name, dataset.source(**cut), vocabulary]}
     entry = Cache(cache_folder()).path(dataset.name, key, ".npz")
     if cache == "read" and not entry.exists():
@@ -252,7 +258,7 @@ def _load_text(
     name: str,
     tokenizer: Tokenizer | str | None,
     cache: CacheMode,
-    how: dict[str, Any],
+    execution: dict[str, Any],
     *,
     length: int | None,
     limit: int | None,
@@ -263,7 +269,7 @@ def _load_text(
 ) -> TokenData:
     """Prepare a corpus in the cache folder, or open prepared text.
 
-    how: `workers` and `progress`, which do not affect the result.
+    execution: `workers` and `progress`, which do not affect the result.
     options: `documents`, `folder` and `streaming` of `find_corpus`.
     """
     if is_prepared(path := Path(name)):
@@ -282,7 +288,7 @@ def _load_text(
     length = default_length(corpus, tokenizer, part, limit) if length is None else length
 
     def make(out: Path) -> TokenData:
-        return prepare(corpus, tokenizer, length, out, **how, **cut)
+        return prepare(corpus, tokenizer, length, out, **execution, **cut)
 
     if cache:
         key = text_source(corpus, tokenizer, length, **cut)
@@ -294,33 +300,33 @@ def _load_text(
 
 
 def _open(path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, Any]) -> TokenData:
-    """Open prepared data; InputError if a requested option, unless None, contradicts them."""
+    """Open prepared data; raises InputError if it contradicts a requested option (not None)."""
     data = TokenData.load(path) if path.suffix == ".npz" else open_prepared(path)
-    has = {name: data.source.get(name) for name in requested}
+    used = {name: data.source.get(name) for name in requested}
     if "representation" in requested:
-        has["representation"] = data.tokenizer.kind
-    wrong = [name for name, value in requested.items() if value is not None and value != has[name]]
-    reasons = [f"with {name}={has[name]!r}, requested was {requested[name]!r}" for name in wrong]
-    values = [f"`{name}={has[name]}`" for name in wrong]
+        used["representation"] = data.tokenizer.kind
+    differing = [n for n, value in requested.items() if value is not None and value != used[n]]
+    reasons = [f"with {n}={used[n]!r}, but {requested[n]!r} was requested" for n in differing]
+    values = [f"`{name}={used[name]}`" for name in differing]
     if not is_tokenizer_of(data, tokenizer):
         reasons.append(
             f"with a different tokenizer ({_summary(data.tokenizer)}) than the one requested "
             f"({_summary(tokenizer)})"
         )
-        # Other values cannot help if the tokenizer is that of a model.
+        # If the tokenizer belongs to a model, changing other values does not help.
         values = [*values, "`tokenizer=None`"] if isinstance(tokenizer, str) else []
     if reasons:
         advice = f"use its values ({', '.join(values)}), or " if values else ""
         raise InputError(
-            f"{path} was prepared {', and '.join(reasons)}; {advice}give the raw data, or prepare "
-            f"the data again with the requested values",
+            f"{path} was prepared {', and '.join(reasons)}; {advice}pass the raw data, or "
+            f"prepare the data again with the requested values",
             fields=(*requested, "tokenizer") if isinstance(tokenizer, str) else tuple(requested),
         )
     return data
 
 
 def is_tokenizer_of(data: TokenData, requested: Tokenizer | str | None) -> bool:
-    """Whether the data were prepared with the requested tokenizer. Works without GPT-2's files."""
+    """Whether the data was prepared with the requested tokenizer. GPT-2's files are not needed."""
     used, tokenizer = data.source.get("tokenizer"), data.tokenizer  # None for molecules
     if not isinstance(requested, str) or used is None:
         return requested is None or requested == tokenizer

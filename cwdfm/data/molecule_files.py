@@ -1,7 +1,7 @@
-"""Files of molecules: one SMILES per line, a column of a table, or structures (.sdf).
+"""Read files of molecules: one SMILES per line, a column of a table, or structures (.sdf).
 
-SMILES are returned unchanged. Structures are converted to SMILES with charges, isotopes
-and stereochemistry, without explicit hydrogen atoms.
+SMILES are returned unchanged. Structures are converted to SMILES that keep charges, isotopes and
+stereochemistry but not explicit hydrogen atoms.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from cwdfm.errors import InputError, load_extra, reject_options
 LINE_SUFFIXES = (".smi", ".smiles", ".txt")  # files with one SMILES per line
 SDF = (".sdf", ".sd")
 PARQUET = ".parquet"
-SMILES_FIELD = "SMILES"  # of a record without atoms: the invalid string that it stands for
+SMILES_FIELD = "SMILES"  # property of an .sdf record without atoms: its invalid SMILES
 
 
 def check_molecule_file(path: Path, column: str | None) -> None:
-    """Require a supported suffix, and a table if a column is named."""
+    """Raise an error for an unsupported suffix, or for a column name without a table."""
     kind = file_type(path)
     if is_table(path) or kind == PARQUET:
         return
@@ -37,19 +37,19 @@ def check_molecule_file(path: Path, column: str | None) -> None:
             f"({', '.join(LINE_SUFFIXES)}), tables (.csv, .tsv, .parquet), structures (.sdf), also "
             f"compressed, and prepared .npz files; rename the file accordingly"
         )
-    has = "structures" if kind in SDF else "one SMILES per line"
-    reason = f"for tables (.csv, .tsv, .parquet), but {path.name} has {has}"
+    content = "structures" if kind in SDF else "one SMILES per line"
+    reason = f"for tables (.csv, .tsv, .parquet), but {path.name} has {content}"
     reject_options(reason, column=column)
 
 
 def read_molecules(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
-    """(place, SMILES) of every line, row or record; the SMILES may be blank or invalid."""
+    """Yield (location, SMILES) of every line, row or record; a SMILES may be blank or invalid."""
     kind = file_type(path)
     if kind in SDF:
         for number, smiles in enumerate(_read_structures(path), start=1):
             yield f"record {number}", smiles
     elif kind == PARQUET:
-        for number, smiles in enumerate(read_parquet(path, _column(path, column)), start=1):
+        for number, smiles in enumerate(read_parquet(path, _parquet_column(path, column)), start=1):
             yield f"row {number}", smiles
     elif is_table(path):
         for number, smiles in read_column(path, column):
@@ -60,7 +60,7 @@ def read_molecules(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _read_structures(path: Path) -> Iterator[str]:
-    """The SMILES of each record of a .sdf file; "unreadable" for damaged ones."""
+    """Yield the SMILES of each record of an .sdf file; "unreadable" for a damaged record."""
     chem = load_extra("rdkit.Chem", "molecules")
     with opened(path) as file, chem.rdBase.BlockLogs():
         for molecule in chem.ForwardSDMolSupplier(file):
@@ -72,23 +72,23 @@ def _read_structures(path: Path) -> Iterator[str]:
                 yield str(chem.MolToSmiles(molecule))
 
 
-def _column(path: Path, column: str | None) -> str:
-    """The column of a parquet file, ignoring case."""
-    names, wanted = parquet_columns(path), column or "smiles"
-    if (found := find_column(names, wanted)) is None:
-        raise missing_column(path, wanted, names)
-    return found
+def _parquet_column(path: Path, column: str | None) -> str:
+    """The name of a column in a parquet file, ignoring case; by default `smiles`."""
+    names, requested = parquet_columns(path), column or "smiles"
+    if (name := find_column(names, requested)) is None:
+        raise missing_column(path, requested, names)
+    return name
 
 
 def column_names(path: Path) -> list[str]:
-    """The columns of a table; none for other files."""
+    """The column names of a table; empty for other files."""
     if file_type(path) == PARQUET:
         return parquet_columns(path)
     return table_columns(path) if is_table(path) else []
 
 
 def read_values(path: Path, column: str) -> Iterator[str]:
-    """The values of a column of a table, in the order of `read_molecules`."""
+    """Yield the values of a column in the order of `read_molecules`."""
     if file_type(path) == PARQUET:
         return read_parquet(path, column, texts=False)
     return (value for _, value in read_column(path, column))

@@ -1,4 +1,4 @@
-"""Molecule datasets: canonicalize the rows, count why rows are left out, split and tokenize.
+"""Molecule datasets: canonicalize rows, count why rows are dropped, split and tokenize.
 
 `Molecules` is the interface of a dataset. `PackagedMolecules` reads CSV files of an installed
 package, and `SmilesFile` reads a user's file.
@@ -33,7 +33,7 @@ from cwdfm.provenance import package_version
 
 HELD_OUT = 20  # one row in HELD_OUT is held out, rounded up
 REASONS = ("blank", "unparsable", "too_long", "unknown_tokens", "duplicate")
-# Increase this when the same rows would be prepared differently; cache keys contain it.
+# Part of the cache keys. Increase it with any change that prepares the same rows differently.
 PREPARATION = 1
 
 _MAX_EXAMPLES = 5  # rows shown for each reason
@@ -43,7 +43,7 @@ _PROGRESS_EVERY = 1000  # rows
 class Row(NamedTuple):
     """One row of a dataset, as read from its file."""
 
-    place: str  # for messages: "line 7", "qm9_part1.csv, line 7"
+    location: str  # for messages: "line 7", "qm9_part1.csv, line 7"
     smiles: str
     split: Split | None = None  # set if the dataset defines its own split
 
@@ -61,7 +61,7 @@ class Molecules(ABC):
         """The rows in file order; at most `limit`, or `limit` per split if rows have one."""
 
     def column_names(self) -> list[str]:
-        """The columns of the dataset other than the molecules, such as measured properties."""
+        """The other columns of the dataset, such as measured properties."""
         return []
 
     def values(self, column: str, limit: int | None) -> Iterator[str]:
@@ -82,9 +82,9 @@ class Molecules(ABC):
         standardize: Standardize = KEEP,
         condition: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Everything the prepared data depend on; part of the cache key."""
+        """Everything that determines the prepared data; part of the cache key."""
         options: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
-        if representation is not SmilesTokenizer:  # the keys of earlier versions remain
+        if representation is not SmilesTokenizer:  # keeps the cache keys of earlier versions
             options["representation"] = representation.kind
         if rules := standardize.to_json():
             options["standardize"] = rules
@@ -108,36 +108,41 @@ class Molecules(ABC):
     ) -> TokenData:
         """Read, canonicalize, split and tokenize the dataset.
 
-        Rows with equal canonical SMILES are duplicates; only the first is kept. Held-out
-        molecules therefore never appear in the training set, even if the dataset's own split
-        contains some in both parts. `report` counts the rows that `standardize` changed as
-        `changed_...`; they are kept, unless there is another reason to leave them out.
+        Of rows with equal canonical SMILES, only the first is kept. Held-out molecules therefore
+        never appear in the training set, even if the dataset's own split repeats some of them.
+        `report` counts the rows that `standardize` changed as `changed_...`; these rows are kept
+        unless there is another reason to drop them.
 
-        condition: columns to keep, of the dataset's table or properties to compute.
-        progress: called now and then with the number of rows read.
+        condition: columns to keep: columns of the dataset's table, or properties to compute.
+        progress: called periodically with the number of rows read.
         """
         if tokenizer is None and self.tokens is not None and representation is SmilesTokenizer:
             tokenizer = SmilesTokenizer(self.tokens)
         if tokenizer is not None:
             representation = type(tokenizer)
-        how: dict[str, Any] = {"representation": representation, "standardize": standardize}
-        how["condition"] = condition
-        own_columns = self.column_names() if condition else []
-        check_names(self.name, condition, own_columns)
-        found = ((name, find_column(own_columns, name)) for name in condition)
-        tabled = {name: column for name, column in found if column is not None}
-        table = zip(*(self.values(column, limit) for column in tabled.values()), strict=True)
-        places: list[str] = []
+        table_columns = self.column_names() if condition else []
+        check_names(self.name, condition, table_columns)
+        matches = ((name, find_column(table_columns, name)) for name in condition)
+        in_table = {name: column for name, column in matches if column is not None}
+        table = zip(*(self.values(column, limit) for column in in_table.values()), strict=True)
+        locations: list[str] = []
         values: list[tuple[str, ...]] = []
-        source = self.source(length=length, limit=limit, seed=seed, **how)
+        source = self.source(
+            length=length,
+            limit=limit,
+            seed=seed,
+            representation=representation,
+            standardize=standardize,
+            condition=condition,
+        )
         changed = Counter[str]()
         rules = standardize.to_json()
         clean: Callable[[str], str] = partial(standardize, changed=changed) if rules else str
         counts = Counter[str]()
         examples: dict[str, list[str]] = {}
-        kept: dict[str, Split | None] = {}  # canonical SMILES, in order
-        longest = 0  # tokens of a molecule that is too long
-        for row, cells in zip(self.rows(limit), table if tabled else repeat(()), strict=False):
+        kept: dict[str, Split | None] = {}  # split by canonical SMILES, in file order
+        longest = 0  # tokens of the longest dropped molecule
+        for row, cells in zip(self.rows(limit), table if in_table else repeat(()), strict=False):
             counts["read"] += 1
             if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
                 progress(counts["read"])
@@ -146,14 +151,14 @@ class Molecules(ABC):
             )
             if not reason:
                 kept[smiles] = row.split
-                places.append(row.place)
+                locations.append(row.location)
                 values.append(cells)
                 continue
             counts[reason] += 1
             if reason == "too_long":
                 longest = max(longest, len(representation.split(smiles)))
             if len(shown := examples.setdefault(reason, [])) < _MAX_EXAMPLES:
-                shown.append(f"{row.place}: {row.smiles.strip()[:80]}{detail}")
+                shown.append(f"{row.location}: {row.smiles.strip()[:80]}{detail}")
         if longest:
             examples["too_long"].append(f"length={longest + 2} (--length) keeps all of them")
         report = {name: counts[name] for name in ("read", *REASONS)}
@@ -167,8 +172,8 @@ class Molecules(ABC):
         x = pack(kept, tokenizer, length)
         report |= {"kept": len(kept), "train": len(train), "valid": len(valid)}
         columns = {}
-        for name, column in zip(tabled, zip(*values, strict=True), strict=True):
-            columns[name] = parse_column(name, column, places)[train + valid]
+        for name, column in zip(in_table, zip(*values, strict=True), strict=True):
+            columns[name] = parse_column(name, column, locations)[train + valid]
         data = TokenData(
             self.name, x[train], x[valid], tokenizer, report, examples, source, columns
         )
@@ -181,13 +186,15 @@ class PackagedMolecules(Molecules):
 
     package: str
     module: str
-    install: str  # the command that installs it
+    install: str  # the command that installs the package
     files: tuple[tuple[str, Split | None], ...]  # (path inside the module, its split)
     column: str = "SMILES"  # ignoring case
 
     def rows(self, limit: int | None) -> Iterator[Row]:
-        for own, files in groupby(self._paths(), key=lambda item: item[1]):
-            yield from islice(chain.from_iterable(self._file(p, own) for p, _ in files), limit)
+        for own_split, files in groupby(self._paths(), key=lambda item: item[1]):
+            yield from islice(
+                chain.from_iterable(self._file(p, own_split) for p, _ in files), limit
+            )
 
     def origin(self) -> dict[str, Any]:
         digests = {p.name: _sha256(p, p.stat().st_mtime_ns) for p, _ in self._paths()}
@@ -199,12 +206,12 @@ class PackagedMolecules(Molecules):
 
     def values(self, column: str, limit: int | None) -> Iterator[str]:
         for _, files in groupby(self._paths(), key=lambda item: item[1]):
-            found = chain.from_iterable(read_values(path, column) for path, _ in files)
-            yield from islice(found, limit)
+            values = chain.from_iterable(read_values(path, column) for path, _ in files)
+            yield from islice(values, limit)
 
     def _paths(self) -> list[tuple[Path, Split | None]]:
-        """The files and their splits."""
-        return [(self.path(name), own) for name, own in self.files]
+        """The paths of the files, and their splits."""
+        return [(self.path(name), split) for name, split in self.files]
 
     def path(self, name: str) -> Path:
         """A file of the package, found without importing it."""
@@ -222,9 +229,9 @@ class PackagedMolecules(Molecules):
             )
         return path
 
-    def _file(self, path: Path, own: Split | None) -> Iterator[Row]:
+    def _file(self, path: Path, own_split: Split | None) -> Iterator[Row]:
         for line, smiles in read_column(path, self.column):
-            yield Row(f"{path.name}, line {line}", smiles, own)
+            yield Row(f"{path.name}, line {line}", smiles, own_split)
 
 
 @lru_cache(maxsize=64)
@@ -235,18 +242,18 @@ def _sha256(path: Path, modified: int) -> str:
 
 @dataclass(frozen=True)
 class SmilesFile(Molecules):
-    """A user's file of molecules. The suffix selects the format; `.gz` may follow it.
+    """A user's file of molecules. The suffix selects the format, and may be followed by `.gz`.
 
     `.smi`, `.smiles`, `.txt`: one SMILES per line, optionally followed by whitespace and a name.
     `.csv`, `.tsv`, `.parquet`: a column of a table. `.sdf`: structures.
     """
 
     path: Path
-    column: str | None = None  # of a table; None: `smiles`, ignoring case
+    column: str | None = None  # column of a table; None: `smiles`, ignoring case
 
     @classmethod
     def of(cls, path: Path, column: str | None = None) -> "SmilesFile":
-        """The dataset of a file, with length 32 and the vocabulary of the file."""
+        """The dataset of a file, with length 32 and the tokens in the file as vocabulary."""
         check_molecule_file(path, column)
         return cls(name=path.name, length=32, tokens=None, path=path, column=column)
 
@@ -271,7 +278,10 @@ def check_row(
     representation: type[MoleculeTokenizer] = SmilesTokenizer,
     standardize: Callable[[str], str] = str,
 ) -> tuple[str, str, str]:
-    """(canonical SMILES, reason to leave the row out or "", detail for the example)."""
+    """Check one row; returns (canonical SMILES, reason to drop the row or "", details).
+
+    kept: the canonical SMILES kept so far; another row with one of them is a duplicate.
+    """
     if not (text := text.strip()):
         return "", "blank", "(empty)"
     if len(text) > MAX_CHARACTERS:
@@ -294,10 +304,10 @@ def check_row(
 
 
 def split(own: list[Split | None], seed: int) -> tuple[list[int], list[int]]:
-    """Row numbers of the training and the held-out set, both in random order.
+    """The row numbers of the training and the held-out set, both in random order.
 
-    If the dataset has no split, the first ceil(n / 20) rows of the permutation by
-    `numpy.random.default_rng(seed)` are held out.
+    own: the dataset's own split. If it has none, the first ceil(n / 20) rows of a permutation by
+        `numpy.random.default_rng(seed)` are held out.
     """
     order: list[int] = np.random.default_rng(seed).permutation(len(own)).tolist()
     if None in own:
@@ -319,10 +329,10 @@ def _too_few(
     name: str, kept: int, report: dict[str, int], examples: dict[str, list[str]]
 ) -> InputError:
     counts = ", ".join(f"{key} {n:,}" for key, n in report.items() if n or key == "read")
-    shown = next((f"; for example {rows[0]}" for rows in examples.values()), "")
+    example = next((f"; for example {rows[0]}" for rows in examples.values()), "")
     return InputError(
-        f"{name} has {kept} usable molecules, at least 2 are required (one to train on, one to "
-        f"hold out); rows: {counts}{shown}. Expected is one SMILES per line, or a column of a CSV "
-        f"table; a larger length= or a different vocabulary may keep more rows",
+        f"{name} has {kept} usable molecules, but at least 2 are required (one to train on, one "
+        f"to hold out); rows: {counts}{example}. Give a file with one SMILES per line, or a table "
+        f"with a column of SMILES; a larger length= or a different vocabulary may keep more rows",
         fields=("length",),
     )

@@ -1,8 +1,8 @@
 """MOSES: drug-like molecules from ZINC with a fixed split (Polykovskiy et al. 2020).
 
 1,584,663 training and 176,074 held-out molecules, all distinct, with at most 54 tokens each and a
-vocabulary of 23 tokens. Another 176,225 molecules have scaffolds that do not occur in the others.
-Only the data files of the package `molsets` are used, so its dependencies are not required.
+vocabulary of 23 tokens. Another 176,225 molecules (TestSF) have scaffolds that occur in neither
+set. Only the data files of the package `molsets` are used, so its dependencies are not required.
 """
 
 import pickle
@@ -42,27 +42,27 @@ def read_test_set(name: str) -> list[str]:
 
 
 def published_statistics(name: str) -> dict[str, dict[str, Any]]:
-    """The statistics of a test set that come with MOSES.
+    """The precomputed statistics of a test set, as published with MOSES.
 
-    They are stored as a pickle inside a `.npz` file. Only arrays and counters are read from it.
+    They are pickled inside an `.npz` file; only arrays and counters are unpickled.
     """
     path = MOSES.path(f"dataset/data/{TEST_SETS[name]}_stats.npz")
     try:
         with readable(path), zipfile.ZipFile(path) as archive, archive.open("stats.npy") as file:
             np.lib.format.read_magic(file)
             np.lib.format.read_array_header_1_0(file)
-            found: dict[str, dict[str, Any]] = _ArrayUnpickler(file).load().item()
-            return found
+            statistics: dict[str, dict[str, Any]] = _ArrayUnpickler(file).load().item()
+            return statistics
     except (zipfile.BadZipFile, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
         raise damaged(path, str(error)) from error
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads arrays and counters, and no other objects: a pickle could run any code."""
+    """Unpickles arrays and counters only, because a pickle can execute arbitrary code."""
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = {
-            ("_codecs", "encode"),  # of bytes
+            ("_codecs", "encode"),  # used to pickle bytes
             ("collections", "Counter"),
             ("numpy", "dtype"),
             ("numpy", "ndarray"),

@@ -1,4 +1,4 @@
-"""Properties of molecules, computed with RDKit, in several processes if there are many."""
+"""Molecular properties computed with RDKit, and a parallel map over molecules."""
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ _CHUNK = 128  # molecules sent to a worker at a time
 
 
 def rdkit(module: str) -> Any:
-    """A module of RDKit, an optional dependency."""
+    """Import a module of RDKit, an optional dependency."""
     return load_extra(f"rdkit.{module}", "molecules")
 
 
@@ -49,13 +49,13 @@ def map_molecules(
     spawn = multiprocessing.get_context("spawn")  # fork is unsafe with torch's threads
     with ProcessPoolExecutor(workers, spawn, exit_with_parent) as pool:
         try:
-            for found in pool.map(_chunk, [function] * len(chunks), chunks):
-                done += found
+            for results in pool.map(_map_chunk, [function] * len(chunks), chunks):
+                done += results
                 progress(len(done))
         except BrokenProcessPool as error:
             raise RunError(f"a worker process died; {GUARD}") from error
     return done
 
 
-def _chunk(function: Callable[[str], T], texts: Sequence[str]) -> list[T]:
+def _map_chunk(function: Callable[[str], T], texts: Sequence[str]) -> list[T]:
     return list(map(function, texts))

@@ -1,7 +1,8 @@
-"""QM9: molecules of up to 9 heavy atoms (C, N, O, F) (Ramakrishnan et al. 2014).
+"""QM9: molecules with up to 9 heavy atoms (C, N, O, F) (Ramakrishnan et al. 2014).
 
-130,831 rows of the package `qm9pack`, by the dataset's first author; 130,744 are distinct, with at
-most 22 tokens each. The vocabulary is fixed, so subsets of the data (`limit`) share it.
+The rows are read from the package `qm9pack` by the dataset's first author: 130,831 rows, 130,744 of
+them distinct, with at most 22 tokens each. The vocabulary is fixed, so subsets of the data
+(`limit`) share it.
 """
 
 from cwdfm.data.molecules import PackagedMolecules

@@ -1,7 +1,8 @@
-"""Randomized SMILES: the same molecules, written from random start atoms in random branch order.
+"""Randomized SMILES: the same molecules, with random start atoms and branch orders.
 
-A model of canonical SMILES sees a single string per molecule, and also learns RDKit's rules for
-choosing it. Randomized SMILES show each molecule in many forms (Arus-Pous et al. 2019).
+With canonical SMILES, a model sees one string per molecule and must also learn RDKit's rules for
+choosing it. Randomized SMILES are data augmentation: many strings per molecule (Arus-Pous et al.
+2019).
 """
 
 from collections.abc import Callable
@@ -27,12 +28,12 @@ def check_randomized(copies: int, seed: int) -> None:
 
 
 def randomized_source(copies: int, seed: int) -> dict[str, int]:
-    """What `randomize` adds to `TokenData.source`. Stored files use these names."""
+    """The entries that `randomize` adds to `TokenData.source`; stored files use these keys."""
     return {"spellings": copies, "spelling_seed": seed}
 
 
 def is_randomized(data: TokenData) -> bool:
-    """Whether the data contain randomized SMILES."""
+    """Whether the data contains randomized SMILES."""
     return "spellings" in data.source
 
 
@@ -41,9 +42,9 @@ def randomize(
 ) -> TokenData:
     """Replace each molecule by randomized SMILES, and shuffle the rows.
 
-    Training molecules appear `copies` times and held-out ones once: train [n, N] becomes
-    [n * copies, N], valid remains [m, N]. Copies are drawn independently, so some may be equal. A
-    randomized SMILES that is too long or has unknown tokens is replaced by the original.
+    Each training molecule gets `copies` strings and each held-out molecule one: train [n, N]
+    becomes [n * copies, N], and valid stays [m, N]. The strings are drawn independently, so some
+    may be equal. If one is too long or has unknown tokens, the original is used instead.
     """
     tokenizer = data.tokenizer
     if not isinstance(tokenizer, SmilesTokenizer):
@@ -70,8 +71,9 @@ def randomize(
         return x[order], columns
 
     source = data.source | randomized_source(copies, seed)
-    (train, ours), (valid, theirs) = draw("train", copies), draw("valid", 1)
-    columns = {name: np.concatenate([ours[name], theirs[name]]) for name in ours}
+    train, train_columns = draw("train", copies)
+    valid, valid_columns = draw("valid", 1)
+    columns = {n: np.concatenate([x, valid_columns[n]]) for n, x in train_columns.items()}
     return replace(data, train=train, valid=valid, source=source, columns=columns)
 
 

@@ -1,4 +1,4 @@
-"""Reading files: plain or compressed lines, and table columns.
+"""Read lines and table columns from plain or compressed files.
 
 Errors name the file and the line.
 """
@@ -30,19 +30,19 @@ def file_type(path: Path) -> str:
 
 
 def is_table(path: Path) -> bool:
-    """Whether the suffix is that of a table with named columns."""
+    """Whether the file is a table with named columns (.csv or .tsv)."""
     return file_type(path) in _DELIMITERS
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, with their line endings."""
+    """Yield the lines of a UTF-8 file, with their line endings."""
     with opened(path) as file:
         yield from decoded(file, str(path))
 
 
 @contextmanager
 def opened(path: Path, suffix: str | None = None) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, decompressed according to its suffix.
+    """Open a file for reading bytes, and decompress it according to its suffix.
 
     Raises:
         InputError: the file cannot be read, or is truncated or damaged.
@@ -53,7 +53,7 @@ def opened(path: Path, suffix: str | None = None) -> Iterator[BinaryIO]:
             with path.open("rb") as raw, _decompressed(raw, suffix) as file:
                 yield file
         except _BROKEN as error:
-            # Errors of the operating system have an errno, those of decompressors do not.
+            # Operating system errors have an errno; errors of the decompressors do not.
             if getattr(error, "errno", None) is not None:
                 raise
             after = "".join(f", {note}" for note in getattr(error, "__notes__", []))
@@ -65,17 +65,17 @@ def opened(path: Path, suffix: str | None = None) -> Iterator[BinaryIO]:
 
 def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
     if suffix == ".zst":
-        # Not the package zstandard, whose stream reader ignores that a file is truncated.
+        # The package zstandard would not report a truncated file.
         arrow = load_extra("pyarrow", "text")
         stream = arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
         return cast(BinaryIO, stream)
     return cast(BinaryIO, _OPENERS[suffix](raw)) if suffix in _OPENERS else raw
 
 
-def decoded(file: IO[bytes], place: str, newline: str | None = "") -> Iterator[str]:
-    """The lines of a file of UTF-8 bytes, which is closed after the last line.
+def decoded(file: IO[bytes], location: str, newline: str | None = "") -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, and close it after the last one.
 
-    place: the name of the file in error messages.
+    location: the name of the file in error messages.
     newline: as for `open`.
     """
     number = 0
@@ -83,14 +83,15 @@ def decoded(file: IO[bytes], place: str, newline: str | None = "") -> Iterator[s
         with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline) as text:
             for line in text:
                 number += 1
-                # Undecodable bytes become surrogates, which tells us the number of their line.
+                # Invalid bytes were decoded as surrogates, which encode() rejects on this line.
                 if not line.isascii():
                     line.encode()
                 yield line
     except UnicodeEncodeError as error:
         byte = ord(error.object[error.start]) & 0xFF
         raise InputError(
-            f"{place}, line {number}: byte 0x{byte:02x} is not UTF-8 text; save the file as UTF-8"
+            f"{location}, line {number}: byte 0x{byte:02x} is not UTF-8 text; save the file as "
+            f"UTF-8"
         ) from None
     except _BROKEN as error:
         error.add_note(f"after line {number}")  # `opened` adds it to the message
@@ -98,20 +99,20 @@ def decoded(file: IO[bytes], place: str, newline: str | None = "") -> Iterator[s
 
 
 def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
-    """(line number, field) for one column of a table with a header.
+    """Yield (line number, field) for one column of a table with a header.
 
-    The column name is case-insensitive; None means `smiles`. Rows without the field yield "".
+    The column name ignores case; None means `smiles`. Rows without the field yield "".
     """
-    # Strict: a quote that is not closed would swallow the rows after it.
+    # strict: otherwise an unclosed quote would swallow the rows after it.
     reader = csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)], strict=True)
-    wanted = "smiles" if name is None else name
+    requested = "smiles" if name is None else name
     try:
         if (header := next(reader, None)) is None:
             raise InputError(f"{path} is empty; give a table with a header line")
         names = [field.strip() for field in header]
-        if (found := find_column(names, wanted)) is None:
-            raise missing_column(path, wanted, names)
-        index = names.index(found)
+        if (column := find_column(names, requested)) is None:
+            raise missing_column(path, requested, names)
+        index = names.index(column)
         for row in reader:
             yield reader.line_num, row[index] if index < len(row) else ""
     except csv.Error as error:
@@ -120,14 +121,14 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def find_column(names: list[str], wanted: str) -> str | None:
-    """The column with this name, or else the only one that differs in case; None if missing."""
-    same = [name for name in names if name.lower() == wanted.lower()]
-    return wanted if wanted in names else same[0] if len(same) == 1 else None
+def find_column(names: list[str], requested: str) -> str | None:
+    """Find a column by its exact name, or else ignoring case; None if missing or ambiguous."""
+    matches = [name for name in names if name.lower() == requested.lower()]
+    return requested if requested in names else matches[0] if len(matches) == 1 else None
 
 
 def table_columns(path: Path) -> list[str]:
-    """The names of the columns of a table."""
+    """The column names of a table."""
     header = next(csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)]), [])
     return [field.strip() for field in header]
 
@@ -135,9 +136,9 @@ def table_columns(path: Path) -> list[str]:
 def missing_column(path: str | Path, column: str, names: list[str]) -> InputError:
     """The error for a table without the column."""
     return InputError(
-        f"{path} has no column {column!r}, its columns are {', '.join(map(repr, names))}; name one "
-        f"of them with column=. Columns are separated by commas in .csv files and by tabs in .tsv "
-        f"files. Text in a table must be .jsonl or .parquet",
+        f"{path} has no column {column!r}, its columns are {', '.join(map(repr, names))}; choose "
+        f"one of them with column=. Columns are separated by commas in .csv files and by tabs "
+        f"in .tsv files. Text in a table must be .jsonl or .parquet",
         fields=("column",),
     )
 
@@ -162,7 +163,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def local_data(name: str) -> Path | None:
-    """`$CWDFM_DATA/NAME`, a corpus or tokenizer for offline machines; None if missing."""
+    """The local copy of a corpus or tokenizer, `$CWDFM_DATA/NAME`; None if there is none."""
     folder = os.environ.get("CWDFM_DATA")
     return Path(folder, name) if folder and Path(folder, name).exists() else None
 

@@ -1,4 +1,4 @@
-"""Reference molecules: a complete dataset, regardless of the length of its rows."""
+"""Reference molecules for evaluation: a complete dataset, including rows too long for a model."""
 
 import json
 import random
@@ -24,13 +24,13 @@ _PROGRESS_EVERY = 1000  # rows
 
 @dataclass(frozen=True)
 class ReferenceMolecules:
-    """Canonical SMILES of a training set, and molecules for statistics."""
+    """A training set as canonical SMILES, for novelty, and held-out molecules for statistics."""
 
     name: str
     training: list[str]  # distinct, in random order
     held_out: list[str]  # in random order; empty if none are held out
     report: dict[str, int]  # counts of rows
-    source: dict[str, Any]  # what identifies the data
+    source: dict[str, Any]  # identifies the data
     fingerprint: str
 
 
@@ -41,14 +41,14 @@ def load_reference(
     cache: CacheMode = True,
     progress: Callable[[int], object] | None = None,
 ) -> ReferenceMolecules:
-    """All molecules of a dataset by name, a user's file, or a prepared `.npz`.
+    """Load all molecules of a named dataset, a user's file, or a prepared `.npz`.
 
-    Novelty would be overstated if molecules were missing, so none is left out for its length or
-    its tokens. Datasets by name and prepared data have a training split. A user's file counts as a
-    whole, since its split depends on the options of the training run.
+    Missing molecules would overstate novelty, so none are dropped for their length or tokens. For
+    named datasets and prepared data, `training` is the training split. For a user's file it is the
+    whole file, since the split depends on the options of the training run.
 
     Raises:
-        InputError: the data are not molecules, or molecules were left out when they were prepared.
+        InputError: the data does not contain molecules, or preparation dropped some of them.
     """
     if reads_text(name, None):
         raise InputError(
@@ -67,7 +67,7 @@ def _of_prepared(name: str, data: TokenData) -> ReferenceMolecules:
         counts = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items() if count)
         raise InputError(
             f"{name} does not contain all molecules of its source ({counts} of "
-            f"{data.report['read']:,}), and samples of these would count as novel; give the source "
+            f"{data.report['read']:,}), so samples of these would count as novel; pass the source "
             f"{data.source.get('file', data.name)!r} as data, prepare it again with a larger "
             f"length, or skip novelty with data='none'",
             fields=("data",),
@@ -77,12 +77,12 @@ def _of_prepared(name: str, data: TokenData) -> ReferenceMolecules:
 
 
 def canonical_texts(data: TokenData, split: Split) -> list[str]:
-    """The distinct molecules of a split as canonical SMILES, which depend on RDKit's version."""
-    found = data.texts(split)
-    canonical_already = isinstance(data.tokenizer, SmilesTokenizer) and not is_randomized(data)
-    if canonical_already and data.source.get("rdkit") == package_version("rdkit"):
-        return found
-    return list(dict.fromkeys(filter(None, map(canonical, found))))
+    """The distinct molecules of a split, as canonical SMILES of the installed RDKit version."""
+    texts = data.texts(split)
+    was_canonical = isinstance(data.tokenizer, SmilesTokenizer) and not is_randomized(data)
+    if was_canonical and data.source.get("rdkit") == package_version("rdkit"):
+        return texts
+    return list(dict.fromkeys(filter(None, map(canonical, texts))))
 
 
 def _of_rows(
@@ -91,7 +91,7 @@ def _of_rows(
     source = {**dataset.origin(), "rdkit": package_version("rdkit")}
 
     def make() -> ReferenceMolecules:
-        counts, found = Counter[str](), dict[str, None]()
+        counts, molecules = Counter[str](), dict[str, None]()
         for row in dataset.rows(None):
             counts["read"] += 1
             if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
@@ -100,17 +100,17 @@ def _of_rows(
             if smiles is None:
                 counts["unparsable" if row.smiles.strip() else "blank"] += 1
             else:
-                counts["duplicate"] += smiles in found
-                found[smiles] = None
-        if not found:
+                counts["duplicate"] += smiles in molecules
+                molecules[smiles] = None
+        if not molecules:
             raise InputError(
                 f"{dataset.name} contains no valid molecule ({counts['read']:,} rows were read, "
-                f"{counts['blank']:,} of them blank); check the file, and for tables column=",
+                f"{counts['blank']:,} of them blank); check the file, and for a table also column=",
                 fields=("column",),
             )
         names = ("read", "blank", "unparsable", "duplicate")
-        report = {name: counts[name] for name in names} | {"kept": len(found)}
-        training = list(found)
+        report = {name: counts[name] for name in names} | {"kept": len(molecules)}
+        training = list(molecules)
         random.Random(SEED).shuffle(training)
         digest = content_digest(training)
         return ReferenceMolecules(dataset.name, training, [], report, source, digest)
@@ -120,16 +120,18 @@ def _of_rows(
     path = Cache(cache_folder()).path(dataset.name, {"reference": source}, ".json")
     if cache == "read" and not path.exists():
         return make()
-    return cached(path, make, read=_read, write=lambda found, path: write_json(path, asdict(found)))
+    return cached(
+        path, make, read=_read, write=lambda result, path: write_json(path, asdict(result))
+    )
 
 
 def _read(path: Path) -> ReferenceMolecules:
     with readable(path):
         text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        found = ReferenceMolecules(**json.loads(text))
+        reference = ReferenceMolecules(**json.loads(text))
     except (ValueError, TypeError) as error:
         raise damaged(path, str(error)) from error
-    if content_digest(found.training) != found.fingerprint:
+    if content_digest(reference.training) != reference.fingerprint:
         raise damaged(path, "wrong checksum")
-    return found
+    return reference

@@ -1,6 +1,6 @@
-"""SMILES strings: canonicalization with RDKit, and tokenizers of molecules.
+"""SMILES strings: parsing and canonicalization with RDKit, and tokenizers for molecules.
 
-Datasets and metrics use the same definition of a valid molecule: `parse`.
+Datasets and metrics share one definition of a valid molecule: `parse`.
 """
 
 import io
@@ -16,11 +16,11 @@ from cwdfm.data.tokenizer import Tokenizer, hole_size
 from cwdfm.errors import InputError, describe, load_extra
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")
-# RDKit's canonicalization recurses over the atoms of a chain and overflows an 8 MB stack at some
-# 15,000 of them, which ends the process.
+# RDKit's canonicalization recurses along chains of atoms. At about 15,000 atoms it overflows an 8
+# MB stack, which kills the process.
 MAX_CHARACTERS = 5000
 
-# Longer alternatives come first.
+# Longer alternatives first.
 _TOKEN = re.compile(
     r"\[[^\[\]]+\]"  # bracket atoms: [nH], [C@@H], [O-]
     r"|Br|Cl|[BCNOPSFIbcnops*]"  # the organic subset, aromatic atoms, the wildcard
@@ -28,30 +28,30 @@ _TOKEN = re.compile(
     r"|->|<-|[-=#$:/\\~.()]"  # bonds, branches, the dot between molecules
 )
 
-_HOLE = re.compile(r"\[[0-9]+\]")  # in a template; an atom would have a symbol
+_HOLE = re.compile(r"\[[0-9]+\]")  # a hole in a template; a bracket atom would contain a symbol
 
 
 def parse(smiles: str) -> Any:
-    """The RDKit molecule of a SMILES string; None if it is invalid, too long or has no atoms.
+    """Parse a SMILES string; None if it is invalid, too long or has no atoms.
 
-    RDKit treats text after whitespace as the molecule's name and would accept "CC nonsense". Here
-    the entire string must be a SMILES of at most `MAX_CHARACTERS`, apart from surrounding
-    whitespace.
+    RDKit takes text after whitespace as the molecule's name and would accept "CC nonsense". Here,
+    apart from surrounding whitespace, the whole string must be a SMILES of at most
+    `MAX_CHARACTERS`.
     """
     if not isinstance(smiles, str):
         raise InputError(f"a SMILES must be a string, got {describe(smiles)}")
     chem = _chem()
-    words = smiles.split()
-    if len(words) != 1 or len(words[0]) > MAX_CHARACTERS or not _printable(words[0]):
+    parts = smiles.split()
+    if len(parts) != 1 or len(parts[0]) > MAX_CHARACTERS or not _printable(parts[0]):
         return None
     with chem.rdBase.BlockLogs():  # RDKit logs every invalid string to stderr
-        molecule = chem.MolFromSmiles(words[0])
+        molecule = chem.MolFromSmiles(parts[0])
     return molecule if molecule is not None and molecule.GetNumAtoms() else None
 
 
-def _printable(word: str) -> bool:
-    """Whether it has only printable ASCII: RDKit ends a string at a null character."""
-    return word.isascii() and word.isprintable()
+def _printable(text: str) -> bool:
+    """Whether a text is printable ASCII. RDKit would ignore everything after a null character."""
+    return text.isascii() and text.isprintable()
 
 
 def _chem() -> Any:
@@ -67,34 +67,34 @@ def invalid_reason(smiles: str) -> str:
     """RDKit's explanation of why a string is not a valid molecule; empty if it is valid."""
     if parse(smiles) is not None:
         return ""
-    words, chem = smiles.split(), _chem()
-    if not words:
+    parts, chem = smiles.split(), _chem()
+    if not parts:
         return "empty"
-    if len(words) > 1:
+    if len(parts) > 1:
         return "white space"
-    if len(words[0]) > MAX_CHARACTERS:
+    if len(parts[0]) > MAX_CHARACTERS:
         return f"longer than {MAX_CHARACTERS:,} characters"
-    if not _printable(words[0]):
+    if not _printable(parts[0]):
         return "characters other than printable ASCII"
     log = io.StringIO()
     chem.rdBase.LogToPythonStderr()
     with redirect_stderr(log):
-        molecule = chem.MolFromSmiles(words[0], sanitize=False)
+        molecule = chem.MolFromSmiles(parts[0], sanitize=False)
         problems = [] if molecule is None else chem.DetectChemistryProblems(molecule)
     chem.rdBase.LogToCppStreams()
     if problems:
         return str(problems[0].Message())
-    found = re.search(r"Parse Error: (.*?)(?: for input| while parsing|$)", log.getvalue(), re.M)
-    place = re.search(r"around position (\d+)", log.getvalue())
-    reason = "no atoms" if found is None else found[1]
-    return reason + (f" at position {place[1]}" if place else "")
+    message = re.search(r"Parse Error: (.*?)(?: for input| while parsing|$)", log.getvalue(), re.M)
+    position = re.search(r"around position (\d+)", log.getvalue())
+    reason = "no atoms" if message is None else message[1]
+    return reason + (f" at position {position[1]}" if position else "")
 
 
 def randomized_smiles(smiles: str, n: int, *, seed: int) -> list[str]:
     """Draw `n` randomized SMILES of a molecule. RDKit requires a positive seed."""
     if (molecule := parse(smiles)) is None:
         raise InputError(f"{smiles!r} is not a valid molecule; it has no randomized SMILES")
-    return [str(each) for each in _chem().MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
+    return [str(text) for text in _chem().MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
 
 
 def split_smiles(smiles: str) -> list[str]:
@@ -113,9 +113,9 @@ def split_smiles(smiles: str) -> list[str]:
 
 @dataclass(frozen=True)
 class MoleculeTokenizer(Tokenizer):
-    """One id per token, after the special tokens 0 `<pad>`, 1 `<bos>` and 2 `<eos>`.
+    """Base class: special tokens 0 `<pad>`, 1 `<bos>` and 2 `<eos>`, then one id per token.
 
-    Texts are always SMILES. Subclasses define `split` into tokens and `join`.
+    Texts are always SMILES. Subclasses define how to `split` a SMILES into tokens and `join` them.
 
     tokens: the vocabulary without special tokens, in the order of ids; `build` sorts it.
     """
@@ -124,8 +124,8 @@ class MoleculeTokenizer(Tokenizer):
     pad_id, bos_id, eos_id = 0, 1, 2
 
     def __post_init__(self) -> None:
-        bad = [token for token in self.tokens if _TOKEN.fullmatch(token) is None]
-        if bad or len(set(self.tokens)) != len(self.tokens) or not self.tokens:
+        invalid = [token for token in self.tokens if _TOKEN.fullmatch(token) is None]
+        if invalid or len(set(self.tokens)) != len(self.tokens) or not self.tokens:
             raise InputError(
                 f"tokens must be distinct SMILES tokens, at least one, got {self.tokens!r}; "
                 f"special tokens are added automatically, and build() creates a vocabulary from "
@@ -134,18 +134,18 @@ class MoleculeTokenizer(Tokenizer):
 
     @classmethod
     def build(cls, smiles: Iterable[str]) -> Self:
-        """A tokenizer for the sorted tokens of the given SMILES strings."""
+        """Build a vocabulary from the tokens of SMILES strings, sorted."""
         return cls(tuple(sorted({token for text in smiles for token in cls.split(text)})))
 
     @staticmethod
     @abstractmethod
     def split(smiles: str) -> list[str]:
-        """The tokens of a SMILES string; InputError if it has none."""
+        """Split a SMILES string into tokens; raises InputError if that is not possible."""
 
     @staticmethod
     @abstractmethod
     def join(tokens: Iterable[str]) -> str:
-        """The SMILES string of tokens."""
+        """Convert tokens to a SMILES string."""
 
     @property
     def vocab_size(self) -> int:
@@ -171,8 +171,8 @@ class MoleculeTokenizer(Tokenizer):
         except KeyError:
             raise InputError(
                 f"{text!r} contains tokens that are not in the vocabulary of {self.vocab_size}: "
-                f"{', '.join(self.unknown_tokens(tokens))}; leave it out, or train with a "
-                f"vocabulary that has them"
+                f"{', '.join(self.unknown_tokens(tokens))}; leave the molecule out, or train "
+                f"with a vocabulary that includes them"
             ) from None
 
     def pack(self, ids: list[int], length: int) -> list[int]:
@@ -185,11 +185,11 @@ class MoleculeTokenizer(Tokenizer):
         return [self.bos_id, *ids, self.eos_id] + [self.pad_id] * (length - len(ids) - 2)
 
     def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
-        """One molecule per sequence; its padding belongs to it."""
+        """One molecule per sequence, with its own padding."""
         return [self.pack(self.encode(text), length) for text in texts], 0
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The SMILES up to the first `<eos>`; `<bos>` and `<pad>` are dropped."""
+        """The SMILES before the first `<eos>`, without `<bos>` and `<pad>`."""
         row = list(map(int, ids))
         end = row.index(self.eos_id) if self.eos_id in row else len(row)
         try:
@@ -219,7 +219,7 @@ class MoleculeTokenizer(Tokenizer):
 
 
 class SmilesTokenizer(MoleculeTokenizer, kind="smiles"):
-    """The tokens are atoms, bonds, branches and ring closures of SMILES."""
+    """Tokenizes SMILES into atoms, bonds, branches and ring closures."""
 
     split = staticmethod(split_smiles)
 
@@ -228,10 +228,10 @@ class SmilesTokenizer(MoleculeTokenizer, kind="smiles"):
         return "".join(tokens)
 
     def encode_template(self, template: str) -> list[int | None]:
-        """`[3]` is a hole of three free tokens, as in text, and each `*` is one free token.
+        """Encode a template: `[3]` is a hole of three free tokens, and each `*` is one free token.
 
-        `c1ccccc1[3]` and `c1ccccc1***` are benzene followed by three free tokens. A template
-        therefore cannot contain the wildcard atom as a given token.
+        `c1ccccc1[3]` and `c1ccccc1***` are both benzene followed by three free tokens. A template
+        therefore cannot fix the wildcard atom `*`.
         """
         ids: list[int | None] = []
         for token in split_smiles(template):
@@ -248,7 +248,7 @@ class SmilesTokenizer(MoleculeTokenizer, kind="smiles"):
 
 
 class SelfiesTokenizer(MoleculeTokenizer, kind="selfies"):
-    """The tokens are symbols of SELFIES (Krenn et al. 2020): any sequence of them is a molecule."""
+    """Tokenizes into SELFIES symbols (Krenn et al. 2020); any sequence of them is a molecule."""
 
     @staticmethod
     def split(smiles: str) -> list[str]:
@@ -258,7 +258,7 @@ class SelfiesTokenizer(MoleculeTokenizer, kind="selfies"):
         except selfies.EncoderError as error:
             reason = str(error).strip().partition("\n")[0]
             raise InputError(
-                f"{smiles!r} cannot be written as SELFIES ({reason}); leave it out, or use SMILES"
+                f"{smiles!r} cannot be converted to SELFIES ({reason}); leave it out, or use SMILES"
             ) from None
 
     @staticmethod
@@ -266,14 +266,14 @@ class SelfiesTokenizer(MoleculeTokenizer, kind="selfies"):
         return str(load_extra("selfies", "molecules").decoder("".join(tokens)))
 
     def encode_template(self, template: str) -> list[int | None]:
-        """Templates are not supported: the meaning of a SELFIES symbol depends on those before."""
+        """Not supported: the meaning of a SELFIES symbol depends on the symbols before it."""
         raise InputError(
-            f"the template {template!r} is for models of SMILES, but this model was trained on "
-            f"SELFIES; use a prompt, or a model of SMILES",
+            f"the template {template!r} requires a SMILES model, but this model was trained on "
+            f"SELFIES; use a prompt, or a SMILES model",
             fields=("template",),
         )
 
 
 REPRESENTATIONS: dict[str, type[MoleculeTokenizer]] = {
-    each.kind: each for each in (SmilesTokenizer, SelfiesTokenizer)
+    cls.kind: cls for cls in (SmilesTokenizer, SelfiesTokenizer)
 }

@@ -1,4 +1,4 @@
-"""Standardization of molecules before they are tokenized. By default, nothing changes."""
+"""Standardize molecules before tokenization: salts, charges, isotopes, stereochemistry."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -7,21 +7,24 @@ from typing import Any, Literal
 from cwdfm.data.smiles import canonical, parse
 from cwdfm.errors import check_choice, load_extra
 
-MIXTURE = "mixture"  # the reason for which rows with several components are left out
+MIXTURE = "mixture"  # the reason in the report for dropping rows with several components
 
 
 @dataclass(frozen=True)
 class Standardize:
-    """Rules for salts, mixtures, charges, isotopes and stereochemistry, applied in this order."""
+    """Rules for salts and mixtures, charges, isotopes and stereochemistry, applied in this order.
 
-    # Rows with several molecules, such as salts, solvates and mixtures: keep all, keep the largest
-    # (organic before inorganic, then by atoms and weight), or leave the row out.
+    The default rules change nothing.
+    """
+
+    # For rows with several molecules (salts, solvates, mixtures): keep all, keep only the largest
+    # (organic before inorganic, then by atoms and weight), or drop the row.
     components: Literal["keep", "largest", "drop"] = "keep"
-    # Add or remove protons until the molecule is neutral, where possible. Charges of nitro groups,
-    # quaternary ammonium and zwitterions without protons remain.
+    # Neutralize by adding or removing protons where possible. Nitro groups, quaternary ammonium and
+    # zwitterions without protons keep their charges.
     charges: Literal["keep", "neutralize"] = "keep"
-    isotopes: Literal["keep", "remove"] = "keep"  # mass numbers such as [13C] and [2H]
-    stereo: Literal["keep", "remove"] = "keep"  # of centers and double bonds
+    isotopes: Literal["keep", "remove"] = "keep"  # isotope labels such as [13C] and [2H]
+    stereo: Literal["keep", "remove"] = "keep"  # stereochemistry of centers and double bonds
 
     def __post_init__(self) -> None:
         check_choice("components", self.components, ("keep", "largest", "drop"))
@@ -30,13 +33,13 @@ class Standardize:
         check_choice("stereo", self.stereo, ("keep", "remove"))
 
     def to_json(self) -> dict[str, str]:
-        """The rules that are not the default; part of the source of prepared data."""
+        """The rules other than "keep", as stored in the source of prepared data."""
         return {name: rule for name, rule in asdict(self).items() if rule != "keep"}
 
     def __call__(self, smiles: str, changed: Counter[str]) -> str:
-        """Apply the rules to a canonical SMILES; "" for a mixture to be left out.
+        """Apply the rules to a canonical SMILES; returns "" for a mixture to drop.
 
-        changed: counts the rules that changed the molecule.
+        changed: counts, for each rule, the molecules that it changed.
         """
         for name, rule in self.to_json().items():
             if rule == "drop":

@@ -1,4 +1,4 @@
-"""The tokenizer interface. A tokenizer is stored with the data and with the model."""
+"""The tokenizer interface. Prepared data and models store their tokenizer as JSON."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from cwdfm.errors import InputError
 
-MAX_HOLE = 65_536  # free tokens of one hole in a template
+MAX_HOLE = 65_536  # maximum number of free tokens in one hole of a template
 
 _KINDS: dict[str, type["Tokenizer"]] = {}
 
@@ -15,8 +15,8 @@ _KINDS: dict[str, type["Tokenizer"]] = {}
 class Tokenizer(ABC):
     """Converts text to ids 0..vocab_size-1 and back.
 
-    A concrete subclass declares a kind, `class SmilesTokenizer(Tokenizer, kind="smiles")`. The
-    kind is stored by `to_json`, and `tokenizer_from_json` finds the class by it.
+    A concrete subclass declares its kind: `class SmilesTokenizer(Tokenizer, kind="smiles")`.
+    `to_json` stores the kind, which tells `tokenizer_from_json` the class.
     """
 
     kind: ClassVar[str]
@@ -35,7 +35,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def pad_id(self) -> int:
-        """The token that pads a sequence after its end."""
+        """The token that fills a sequence after its end."""
 
     @property
     @abstractmethod
@@ -54,17 +54,17 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special tokens; InputError for unknown tokens."""
+        """Encode a text without special tokens; raises InputError for unknown tokens."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a sequence: a molecule, or the documents in a window of text."""
+        """Decode a sequence: a molecule, or the documents in a window of text."""
 
     @abstractmethod
     def encode_template(self, template: str) -> list[int | None]:
-        """The ids of an infilling template; None marks each free token.
+        """Encode an infilling template; free tokens are None.
 
-        `[12]` is a hole of twelve free tokens, in text and in molecules.
+        `[12]` is a hole of twelve free tokens.
         """
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Tokenizer(ABC):
         """Lay out given and free tokens (None) in a sequence for the sampler.
 
         whole: whether `ids` is the complete text, as for a template. Otherwise it is a prefix, and
-        all tokens after it are free.
+            all tokens after it are free.
 
         Raises:
             InputError: the tokens do not fit into `length`.
@@ -80,10 +80,10 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
-        """The ids of texts as sequences of `length` tokens, as in training.
+        """Encode texts as sequences of `length` tokens, as in training.
 
-        Also returns the number of tokens at the end of the last sequence that fill it up and are
-        not part of any text.
+        Also returns the number of padding tokens at the end of the last sequence that belong to no
+        text.
         """
 
     @abstractmethod
@@ -103,17 +103,17 @@ class Tokenizer(ABC):
     def not_decodable(self, i: int) -> InputError:
         """The error for an id that is not in the vocabulary."""
         return InputError(
-            f"id {i} cannot be decoded, allowed are 0..{self.vocab_size - 1}; "
+            f"id {i} cannot be decoded, valid ids are 0..{self.vocab_size - 1}; "
             f"id {self.vocab_size} is the mask, which sampling should have replaced"
         )
 
 
 def hole_size(template: str, digits: str) -> int:
     """The number of free tokens of the hole `[digits]` in a template."""
-    size = int(digits.lstrip("0")[:9] or 0)  # nine digits are too many already
+    size = int(digits.lstrip("0")[:9] or 0)  # nine digits already exceed the maximum
     if not 1 <= size <= MAX_HOLE:
         raise InputError(
-            f"the template {template!r} has the hole [{digits[:20]}]; a hole has 1 to "
+            f"the template {template!r} has the hole [{digits[:20]}]; a hole must have 1 to "
             f"{MAX_HOLE:,} tokens"
         )
     return size

@@ -1,1 +1,1 @@
-"""Adapters to other libraries. Each needs the extra of the same name."""
+"""Adapters for other libraries. Each requires the extra of the same name."""

@@ -1,10 +1,10 @@
-"""The solvers of this library as a scheduler of diffusers.
+"""A scheduler for diffusers that samples with the solvers of this library.
 
     pipe.scheduler = ContextWeightedScheduler(solver="neighbor", options={"scale": 4.0})
 
 replaces the scheduler of a `LLaDA2Pipeline` (mask source) or a `DiffusionGemmaPipeline` (uniform
-source). A step is one step of the solver from t = k / n to (k + 1) / n, with the pipeline's logits
-in place of a model. Both pipelines have temperature 0 by default; samples of the model need 1.
+source). Step k of n is one step of the solver from t = k / n to (k + 1) / n, using the logits of
+the pipeline. Both pipelines use temperature 0 by default; set it to 1 to sample from the model.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ _load = partial(load_extra, extra="diffusers")
 _blocks = _load("diffusers.schedulers.scheduling_block_refinement")
 _config = _load("diffusers.configuration_utils")
 ConfigMixin: Any = _config.ConfigMixin
-# Saved pipelines are loaded by the base classes that they find in this module.
+# diffusers finds the class of a saved scheduler by the base classes in this module.
 SchedulerMixin: Any = _load("diffusers.schedulers").SchedulerMixin
 
 # Solvers that evaluate the model again within a step, or compare predictions of several steps.
@@ -33,13 +33,13 @@ NEEDS_MODEL = (Edit, Gibbs, KLASS, ThetaRK2, ThetaTrapezoidal)
 
 
 class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
-    """Steps of a solver, by default `Neighbor`-weighted Euler steps, on blocks of tokens.
+    """Applies steps of a solver, by default `Neighbor`-weighted Euler, to blocks of tokens.
 
     Args:
         solver: The name of a solver (see `make_solver`): "neighbor", "entropy", "euler", ...
-        options: Options of that solver, such as {"radius": 1, "scale": 4.0}. Windows of neighbors
-            are cut at the ends of a block, unless `boundary` says otherwise.
-        power: The schedule kappa_t = t^power.
+        options: Options of the solver, such as {"radius": 1, "scale": 4.0}. By default, windows of
+            neighbors are cut at the ends of a block (`boundary`).
+        power: The power of the schedule, kappa_t = t^power.
         block_length: Tokens per block, unless the pipeline is called with another length.
         num_inference_steps: Steps per block until `set_timesteps` is called.
     """
@@ -65,7 +65,7 @@ class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[mis
         device: torch.device | str | None = None,
         block_length: int | None = None,
     ) -> None:
-        """Set the number of steps per block. The length of a block does not matter to a solver."""
+        """Set the number of steps per block. `block_length` is ignored."""
         self._times = time_grid(self._schedule, num_inference_steps).tolist()
         self.num_inference_steps = num_inference_steps
         self.timesteps = torch.arange(num_inference_steps, device=device)
@@ -89,24 +89,25 @@ class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[mis
         generator: torch.Generator | None = None,
         return_dict: bool = True,
     ) -> Any:
-        """Advance the tokens of a block by one step of the solver.
+        """Advance the tokens of a block by one solver step.
 
         Args:
             model_output: The network's logits [B, N, V].
-            timestep: The number k of the step, 0..n-1. The last one reveals all remaining tokens.
+            timestep: The index of the step, 0..n-1. The last step reveals all remaining tokens.
             sample: The tokens x_t [B, N].
             mask_token_id: The mask id of the network; None for a uniform source.
-            temperature: The temperature of the draws; 0 takes the most likely token.
-            top_p: Nucleus sampling.
+            temperature: The sampling temperature; 0 takes the most likely token.
+            top_p: The probability mass of nucleus sampling.
             top_k: Not supported.
-            sampling_method: "greedy" is temperature 0.
-            threshold: Ignored, as are `editing_threshold` and `minimal_topk`: the solver decides
-                which tokens move.
+            sampling_method: "greedy" sets the temperature to 0.
+            threshold: Ignored, like `editing_threshold` and `minimal_topk`: the solver decides
+                which tokens change.
             editing_threshold: Ignored.
             minimal_topk: Ignored.
-            prompt_mask: Tokens of the prompt [N] or [B, N], which never move.
-            generator: The random number generator. It determines the seed of the step.
-            return_dict: Return an object with `prev_sample`, or else a tuple that starts with it.
+            prompt_mask: The mask [N] or [B, N] of prompt tokens, which never change.
+            generator: The random number generator that draws the seed of the step.
+            return_dict: Return an object with `prev_sample`, instead of a tuple that starts with
+            it.
         """
         model, source, tokens_BN = _as_model(model_output, sample, mask_token_id)
         if top_k:
@@ -114,21 +115,21 @@ class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[mis
         step = int(timestep)
         if not 0 <= step < self.num_inference_steps:
             raise InputError(
-                f"timestep must be the number of a step, 0..{self.num_inference_steps - 1}, got "
-                f"{step}; set_timesteps sets the number of steps"
+                f"timestep must be the index of a step, 0..{self.num_inference_steps - 1}, got "
+                f"{step}; use set_timesteps to set the number of steps"
             )
         if sampling_method == "greedy":
             temperature = 0.0
-        changed = {"temperature": temperature, "top_p": top_p}
-        solver = replace(self._solver, **{k: x for k, x in changed.items() if x is not None})
+        overrides = {"temperature": temperature, "top_p": top_p}
+        solver = replace(self._solver, **{k: x for k, x in overrides.items() if x is not None})
         fixed_BN = torch.zeros_like(sample, dtype=torch.bool)
         if prompt_mask is not None:
             fixed_BN = prompt_mask.expand_as(sample)
-        place = "cpu" if generator is None else generator.device
-        seed = int(torch.randint(2**62, (), generator=generator, device=place))
+        device = "cpu" if generator is None else generator.device
+        seed = int(torch.randint(2**62, (), generator=generator, device=device))
         index_B = torch.arange(len(sample), device=sample.device)
-        shape: dict[str, Any] = {"seed": seed, "prompt": tokens_BN, "fixed": fixed_BN}
-        state = solver.init(source, index_B, sample.shape[1], **shape)
+        options: dict[str, Any] = {"seed": seed, "prompt": tokens_BN, "fixed": fixed_BN}
+        state = solver.init(source, index_B, sample.shape[1], **options)
         state = replace(state, tokens=tokens_BN, step=step)
         times = self._times[step : step + 2]
         state, _ = solver.step(model, source, self._schedule, state, *times)
@@ -143,15 +144,15 @@ class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[mis
         )
         return output if return_dict else output.to_tuple()
 
-    # What LLaDA2Pipeline asks its scheduler does not depend on how tokens are chosen.
+    # LLaDA2Pipeline also calls these methods, which do not depend on how tokens are chosen.
     check_eos_finished = staticmethod(_blocks.BlockRefinementScheduler.check_eos_finished)
     check_block_should_continue = _blocks.BlockRefinementScheduler.check_block_should_continue
 
 
 def _flow_solver(name: str, options: dict[str, Any]) -> Any:
-    """The solver with these options, if it steps a flow."""
-    ends = {"boundary": "cut"} if name in solvers_with("boundary") else {}
-    solver = make_solver(name, **ends | options)
+    """Make the solver; raises InputError if it is not a solver of flows that the scheduler can step."""
+    defaults = {"boundary": "cut"} if name in solvers_with("boundary") else {}
+    solver = make_solver(name, **defaults | options)
     if isinstance(solver, NEEDS_MODEL):
         raise InputError(
             f"solver {name!r} is not supported: it needs more predictions than those of one step, "
@@ -161,14 +162,13 @@ def _flow_solver(name: str, options: dict[str, Any]) -> Any:
         )
     if not isinstance(solver, Solver):
         raise InputError(
-            f"solver {name!r} belongs to another method than a flow; use 'neighbor', 'entropy' or "
-            f"'euler'"
+            f"solver {name!r} does not apply to flows; use 'neighbor', 'entropy' or 'euler'"
         )
     return solver
 
 
 def _as_model(logits: Tensor, sample: Tensor, mask_id: int | None) -> tuple[Any, Source, Tensor]:
-    """A model that returns the logits, its source, and the tokens in the ids of the source."""
+    """A model that returns the logits, its source, and the tokens as ids of the source."""
     floating = isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() == 3
     if not floating or logits.shape[:2] != sample.shape:
         raise InputError(
@@ -183,7 +183,7 @@ def _as_model(logits: Tensor, sample: Tensor, mask_id: int | None) -> tuple[Any,
 
 
 def _probability(logits: Tensor, tokens_BN: Tensor) -> Tensor:
-    """The probability of each token [B, N] by logits [B, N, V]."""
+    """The probability [B, N] of each token under logits [B, N, V]."""
     logits = logits.float()
     chosen_BN = logits.gather(-1, tokens_BN[..., None])[..., 0]
     return (chosen_BN - logits.logsumexp(-1)).exp()

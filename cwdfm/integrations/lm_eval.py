@@ -1,12 +1,12 @@
-"""Models of this library in the lm-evaluation-harness, under the name `cwdfm`.
+"""Evaluate models of this library with the lm-evaluation-harness, as the model `cwdfm`.
 
     python -m cwdfm.integrations.lm_eval --model cwdfm --model_args pretrained=FOLDER --tasks TASK
 
-is the command `lm_eval` with this model registered; the harness has no plugins. In Python, import
-this module and call `lm_eval.simple_evaluate(model="cwdfm", ...)`.
+runs the command `lm_eval` with this model registered, since the harness has no plugins. In Python,
+import this module and call `lm_eval.simple_evaluate(model="cwdfm", ...)`.
 
-Log-likelihoods are lower bounds, estimated with a fixed seed: those of a continuation given its
-context, as one sequence without padding. They are exact for autoregressive models.
+The log-likelihood of a continuation given its context is a lower bound, estimated with a fixed seed
+on one sequence without padding. It is exact for autoregressive models.
 """
 
 import sys
@@ -32,8 +32,8 @@ _TemplateLM: Any = _load("lm_eval.api.model").TemplateLM
 _register = _load("lm_eval.api.registry").register_model
 _utils, _model_utils = _load("lm_eval.utils"), _load("lm_eval.models.utils")
 
-Row = tuple[list[int], int]  # token ids, and how many of them, at the beginning, are given
-Job = tuple[list[int], int, float]  # given token ids, number of new ones, temperature
+Row = tuple[list[int], int]  # token ids, and the number of context tokens at the beginning
+Job = tuple[list[int], int, float]  # context token ids, number of new tokens, temperature
 
 
 @_register("cwdfm")
@@ -41,21 +41,21 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
     """A trained model of this library.
 
     Args:
-        pretrained: A model for `cwdfm.load`, a language model included.
-        revision: The branch, tag or commit of a model of the hub.
+        pretrained: A name or folder for `cwdfm.load`, which may be a language model.
+        revision: The branch, tag or commit of a model on the hub.
         dtype: The dtype of a language model's weights, such as bfloat16.
-        trust_remote_code: Run the Python code of a language model (see `cwdfm.load`).
-        device: Where to run it. The harness's default is a GPU; without one, this is the CPU.
-        batch_size: Sequences per batch, or "auto". It does not change the results.
+        trust_remote_code: Execute Python code of a language model (see `cwdfm.load`).
+        device: The device. Without a GPU, the CPU is used.
+        batch_size: Sequences per batch, or "auto". It does not affect the results.
         max_batch_size: Ignored.
-        draws: Random times per sequence in the bound.
-        seed: The random seed of bounds and generations.
-        check_greedy: Whether to find out if a continuation is the most likely one, which some tasks
-            count (LAMBADA). It takes one more evaluation per token.
-        max_gen_toks: Tokens to generate, unless the task says otherwise.
-        solver: The solver of generations. The default for mask sources is "confidence"; that of a
-            language model is its own.
-        steps: Steps per generation; the default is one per token.
+        draws: Monte Carlo draws of the time per sequence, for bounds.
+        seed: The random seed for bounds and generation.
+        check_greedy: Whether to check if a continuation is the greedy one, which some tasks report
+            (LAMBADA). This takes one more evaluation per token.
+        max_gen_toks: Tokens to generate if the task does not say.
+        solver: The solver for generation. The default is "confidence" for mask sources, and the
+            model's default solver for language models.
+        steps: Steps per generation; default: one per token.
         options: Options of the solver.
     """
 
@@ -91,17 +91,17 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         self.view = view_model(self.model)
         if self.is_language:
             self.tokenizer = self.model.tokenizer
-        own = 16 if self.is_language else auto_batch_size(self.model)
-        self.batch_size = own if batch_size == "auto" else int(batch_size)
+        default_size = 16 if self.is_language else auto_batch_size(self.model)
+        self.batch_size = default_size if batch_size == "auto" else int(batch_size)
         self.draws, self.seed, self.check_greedy = draws, seed, check_greedy
         self.max_gen_toks, self.steps = max_gen_toks, steps
-        self.named = solver is not None
+        self.has_solver = solver is not None
         self.solver = partial(_make_solver, self.view.method, solver, options)
-        self.solver(0.0)  # reports wrong options now
+        self.solver(0.0)  # raises an error for invalid options now
 
     @property
     def max_length(self) -> int:
-        """The longest sequence."""
+        """The maximum sequence length."""
         return self.view.length
 
     @property
@@ -116,8 +116,8 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         return self.view.encode(string)
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
-        """The log-likelihood of whole texts, in windows of which each has one token of context."""
-        found = [0.0] * len(requests)
+        """The log-likelihood of entire texts, in windows with one token of context each."""
+        log_likelihoods = [0.0] * len(requests)
         rows: list[Row] = []
         owner: list[int] = []
         for i, request in enumerate(requests):
@@ -131,19 +131,21 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
                 rows.append((context + text, len(context)))
                 owner.append(i)
         for i, nats in zip(owner, self._nats(rows), strict=True):
-            found[i] -= nats
-        return found
+            log_likelihoods[i] -= nats
+        return log_likelihoods
 
     def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
         rows = [self._row(context, text) for _, context, text in requests]
         greedy = [False] * len(rows)
         if self.check_greedy:
-            likely = self._complete([(ids[:n], len(ids) - n, 0.0) for ids, n in rows])
-            greedy = [ids[count:] == top for (ids, count), top in zip(rows, likely, strict=True)]
+            completions = self._complete([(ids[:n], len(ids) - n, 0.0) for ids, n in rows])
+            greedy = [
+                ids[count:] == new for (ids, count), new in zip(rows, completions, strict=True)
+            ]
         return [(-nats, same) for nats, same in zip(self._nats(rows), greedy, strict=True)]
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-        """Continue contexts up to a stop text."""
+        """Continue each context until one of its stop strings."""
         jobs, stops = [], []
         for request in requests:
             context, kwargs = request.args
@@ -151,13 +153,13 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             new = kwargs["max_gen_toks"]
             if new >= self.max_length:
                 raise InputError(
-                    f"the task generates {new} tokens, but the model's sequences have "
-                    f"{self.max_length}, context included; set --gen_kwargs max_gen_toks=N"
+                    f"the task generates {new} tokens, but the model supports {self.max_length}, "
+                    f"including the context; set --gen_kwargs max_gen_toks=N"
                 )
             ids = self.tok_encode(context)
             ids = (ids if self.is_language else self._begin(ids))[new + 1 - self.max_length :]
-            sampled = 1.0 if kwargs.get("do_sample") else 0.0
-            jobs.append((ids, new, float(kwargs.get("temperature", sampled))))
+            default = 1.0 if kwargs.get("do_sample") else 0.0
+            jobs.append((ids, new, float(kwargs.get("temperature", default))))
             stops.append(kwargs["until"])
         if self.is_language:
             texts = self._generate(jobs, stops)
@@ -169,7 +171,7 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """The text of a conversation, by the chat template of a language model."""
+        """Format a conversation with the chat template of a language model."""
         if getattr(self.tokenizer, "chat_template", None) is None:
             raise InputError("this model has no chat template; omit --apply_chat_template")
         text: str = self.tokenizer.apply_chat_template(
@@ -182,8 +184,8 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         return str(getattr(self.tokenizer, "name_or_path", "")).replace("/", "__")
 
     def _generate(self, jobs: Sequence[Job], stops: Sequence[list[str]]) -> list[str]:
-        """The texts that a language model generates, block by block."""
-        found = [""] * len(jobs)
+        """Generate texts with a language model, block by block."""
+        texts = [""] * len(jobs)
         pairs = zip(jobs, stops, strict=True)
         numbered = [(i, *job, tuple(stop)) for i, (job, stop) in enumerate(pairs)]
         for group in _grouped(numbered, lambda job: job[2:], len(jobs)):
@@ -192,7 +194,7 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
                 prompts=[self.tokenizer.decode(ids) for ids in given],
                 max_new_tokens=new,
                 steps=self.steps,
-                solver=self.solver(temperature) if self.named else None,
+                solver=self.solver(temperature) if self.has_solver else None,
                 temperature=temperature,
                 stop=[*self.model.stop_ids, *filter(None, stop)],
                 seed=self.seed,
@@ -200,26 +202,26 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
                 batch_size=self.batch_size,
             )
             for i, text in zip(numbers, out.texts, strict=True):
-                found[i] = text
-        return found
+                texts[i] = text
+        return texts
 
     def _row(self, context: list[int], text: list[int]) -> Row:
-        """Context and continuation, without the beginning of a context that is too long."""
+        """Join context and continuation, truncating the context on the left if it is too long."""
         if len(text) >= self.max_length:
             raise InputError(
-                f"a continuation has {len(text)} tokens, but the model's sequences have "
-                f"{self.max_length}, context included; use a task with shorter texts"
+                f"a continuation has {len(text)} tokens, but the model supports {self.max_length}, "
+                f"including the context; use a task with shorter texts"
             )
         ids = [*self._begin(context), *text][-self.max_length :]
         return ids, len(ids) - len(text)
 
     def _begin(self, context: list[int]) -> list[int]:
-        """The context, which begins with the start token if the model always does."""
-        needs = not context or (self.view.begins and context[0] != self.view.start)
-        return [self.view.start, *context] if needs else context
+        """Prepend the start token if the context is empty or the model requires it."""
+        needs_start = not context or (self.view.begins and context[0] != self.view.start)
+        return [self.view.start, *context] if needs_start else context
 
     def _nats(self, rows: Sequence[Row]) -> list[float]:
-        """-log p of the tokens of each row that are not given, or the bound."""
+        """-log p of the continuation in each row, or its bound, in nats."""
         terms = [
             (i, self.view.swap(torch.tensor(ids)), fixed_n)
             for i, (ids, count) in enumerate(rows)
@@ -229,7 +231,9 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         for group in _grouped(terms, lambda term: len(term[1]), self.batch_size):
             index_B = torch.tensor([i for i, _, _ in group])
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "x_1 is")  # shorter than in training
+                warnings.filterwarnings(
+                    "ignore", "x_1 is"
+                )  # about sequences shorter than in training
                 bound = self.view.method.likelihood(
                     self.view.network(),
                     torch.stack([x_n for _, x_n, _ in group]),
@@ -243,18 +247,18 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         return nats_R.tolist()
 
     def _complete(self, jobs: Sequence[Job]) -> list[list[int]]:
-        """The new tokens after the given ones."""
-        found: list[list[int]] = [[] for _ in jobs]
+        """Generate the new tokens of each job."""
+        completions: list[list[int]] = [[] for _ in jobs]
         numbered = [(i, *job) for i, job in enumerate(jobs)]
-        alike = lambda job: (len(job[1]), *job[2:])  # noqa: E731
-        for group in _grouped(numbered, alike, self.batch_size):
+        for group in _grouped(numbered, lambda job: (len(job[1]), *job[2:]), self.batch_size):
             numbers, given, (count, *_), (temperature, *_) = zip(*group, strict=True)
             begin = len(given[0])
             after = self.view.after(begin + count)
-            length, place_N = begin + count + len(after), torch.arange(begin + count + len(after))
-            fixed_N = place_N < begin
+            length = begin + count + len(after)
+            position_N = torch.arange(length)
+            fixed_N = position_N < begin
             if self.view.closing:
-                fixed_N |= place_N >= begin + count
+                fixed_N |= position_N >= begin + count
             blank = [0] * count
             prompt_BN = self.view.swap(torch.tensor([[*ids, *blank, *after] for ids in given]))
             request = SampleRequest(
@@ -271,16 +275,16 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             )
             tokens_BN = self.view.swap(samples.tokens.cpu())[:, begin : begin + count]
             for i, ids in zip(numbers, tokens_BN.tolist(), strict=True):
-                found[i] = ids
-        return found
+                completions[i] = ids
+        return completions
 
 
 def _find_dtype(name: str | None) -> torch.dtype | None:
     if name is None:
         return None
-    found = getattr(torch, name, None)
-    require(isinstance(found, torch.dtype), "dtype", "be a dtype of torch, such as bfloat16", name)
-    return found
+    dtype = getattr(torch, name, None)
+    require(isinstance(dtype, torch.dtype), "dtype", "be a torch dtype, such as bfloat16", name)
+    return dtype
 
 
 def _make_solver(
@@ -292,7 +296,7 @@ def _make_solver(
 
 
 def _grouped(items: Iterable[Any], key: Callable[[Any], Any], size: int) -> Iterable[list[Any]]:
-    """Items with the same key, in batches."""
+    """Yield batches of items with the same key."""
     groups = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -301,7 +305,7 @@ def _grouped(items: Iterable[Any], key: Callable[[Any], Any], size: int) -> Iter
 
 
 def main() -> None:
-    """The command `lm_eval`; invalid input is reported without a traceback."""
+    """Run the command `lm_eval`, reporting invalid input without a traceback."""
     try:
         _load("lm_eval.__main__").cli_evaluate()
     except InputError as error:

@@ -1,4 +1,4 @@
-"""One interface to all kinds of models, for evaluation by other libraries."""
+"""A common interface to trained models and language models, for evaluation harnesses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,25 +15,28 @@ from cwdfm.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class ModelView:
-    """A trained model or a language model, as a method over token ids."""
+    """A trained model or a language model as a method over token ids."""
 
     method: Method
     network: Callable[[], Any]
-    encode: Callable[[str], list[int]]  # without special tokens
+    encode: Callable[[str], list[int]]  # adds no special tokens
     decode: Callable[[list[int]], str]
     length: int
     start: int  # the token before a text
     end: int
-    begins: bool  # whether every sequence begins with `start`
+    begins: bool  # whether every sequence starts with `start`
     closing: tuple[int, ...] = ()  # tokens after every text
-    swap: Callable[[Tensor], Tensor] = lambda x: x  # between ids of the tokenizer and the network
+    swap: Callable[[Tensor], Tensor] = lambda x: x  # converts between ids of tokenizer and network
 
     def after(self, length: int) -> list[int]:
-        """The tokens that follow a text: its closing, or up to the end of its last block."""
+        """The tokens that follow a text: its closing tokens, or padding of its last block."""
         return [*self.closing] or [self.end] * (-length % (self.method.causal_block or 1))
 
     def terms(self, ids: list[int], given: int) -> list[tuple[list[int], Tensor]]:
-        """Beginnings of a sequence with their masks of given tokens, whose -log p are added."""
+        """Split the log-likelihood of a sequence into terms to add.
+
+        Each term is a prefix of the sequence and the mask of its context tokens.
+        """
         after = self.after(len(ids))
         fixed_N = torch.arange(len(ids) + len(after)) < given
         masks = without_padding(self.method, fixed_N, len(after))
@@ -46,37 +49,37 @@ def view_model(model: Pretrained | LanguageModel) -> ModelView:
 
 
 def _view_trained(model: Pretrained) -> ModelView:
-    words = model.tokenizer
+    tokenizer = model.tokenizer
 
     def decode(ids: list[int]) -> str:
-        ends = [i for i, token in enumerate(ids) if token in (words.eos_id, words.pad_id)]
-        return words.decode(ids[: ends[0]] if ends else ids)
+        ends = [i for i, token in enumerate(ids) if token in (tokenizer.eos_id, tokenizer.pad_id)]
+        return tokenizer.decode(ids[: ends[0]] if ends else ids)
 
     return ModelView(
         model.method,
         lambda: model.model,
-        words.encode,
+        tokenizer.encode,
         decode,
         model.length,
-        words.bos_id,
-        words.eos_id,
+        tokenizer.bos_id,
+        tokenizer.eos_id,
         model.fix_first,
     )
 
 
 def _view_language(model: LanguageModel) -> ModelView:
-    words = model.tokenizer
-    special = words("")["input_ids"]
+    tokenizer = model.tokenizer
+    special = tokenizer("")["input_ids"]
     closing = tuple(special[1:]) if model.frames else ()
-    start = special[0] if special else words.bos_token_id
+    start = special[0] if special else tokenizer.bos_token_id
     return ModelView(
         Flow(model.source, model.schedule),
         model.flow_model,
-        lambda text: words(text, add_special_tokens=False)["input_ids"],
-        words.decode,
+        lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+        tokenizer.decode,
         model.length - len(closing),
-        words.eos_token_id if start is None else start,
-        words.eos_token_id,
+        tokenizer.eos_token_id if start is None else start,
+        tokenizer.eos_token_id,
         bool(special),
         closing,
         model.swap,

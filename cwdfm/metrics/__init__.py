@@ -1,4 +1,4 @@
-"""Metrics of samples and models. They return numbers; `cwdfm.report` draws and prints them."""
+"""Metrics of samples and models. They return numbers; `cwdfm.report` makes tables and figures."""
 
 from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.metrics.distribution import distribution_scores

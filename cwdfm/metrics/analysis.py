@@ -1,4 +1,4 @@
-"""Analyses of a model and a solver: prediction difficulty by context, updates per token."""
+"""The paper's analyses: prediction difficulty by context, and updates per token of a solver."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,9 +24,9 @@ from cwdfm.weight.neighbor import Boundary
 
 @dataclass(frozen=True)
 class ContextCurve:
-    """Means per bin with standard errors over sequences (see `folds.ratio`).
+    """Mean entropy and NLL per bin, with standard errors over sequences (see `folds.ratio`).
 
-    The mean of an empty bin is None, and so is the error of a bin with fewer than two sequences.
+    The mean of an empty bin and the error of a bin with fewer than two sequences are None.
     """
 
     bins: tuple[int, ...]
@@ -74,17 +74,17 @@ def context_analysis(
     seed: int = 0,
     batch_size: int = 64,
 ) -> ContextAnalysis:
-    """Difficulty of predicting the masked tokens of x_1 [B, N] as a function of their context.
+    """Measure how hard the masked tokens of x_1 [B, N] are to predict, depending on their context.
 
     For x_t ~ p_t(. | x_0, x_1) and each masked coordinate i, the entropy of the prediction
     H(p^i_{1|t}(. | x_t)) and the negative log-likelihood -log p^i_{1|t}(x_1^i | x_t), in nats, are
     averaged by the number of revealed coordinates within `radius` (the paper uses 8), and by the
     distance to the nearest revealed coordinate.
 
-    Each sequence is corrupted `draws` times, at stratified times in [0, 1]. A token is masked if
-    the path has not revealed it, for any source. `weight` selects the context-weighted path.
-    `fixed` [N] marks given tokens, which are context and never masked. The result does not depend
-    on `batch_size`.
+    Each sequence is corrupted `draws` times, at stratified times in [0, 1]. With any source, a
+    token counts as masked if the path has not revealed it yet. `weight` selects the
+    context-weighted path. Tokens marked in `fixed` [N] are never masked and serve as context. The
+    result does not depend on `batch_size`.
     """
     check_tokens("x_1", x_1, source.vocab_size)
     check_integer("draws", draws)
@@ -102,9 +102,9 @@ def context_analysis(
         for index_B in torch.arange(len(x_1), device=x_1.device).split(batch_size):
             for d in range(draws):
                 t_B = stratified_times(seed, d, index_B, len(x_1))
-                given_BN = None if fixed is None else fixed[index_B]
+                fixed_BN = None if fixed is None else fixed[index_B]
                 batch = path.sample(
-                    x_1[index_B], t_B, seed=seed, step=d, index=index_B, fixed=given_BN
+                    x_1[index_B], t_B, seed=seed, step=d, index=index_B, fixed=fixed_BN
                 )
                 masked_BN, values_3K = ~batch.revealed, _difficulty(model, batch)
                 row_K = index_B[masked_BN.nonzero()[:, 0]]
@@ -125,7 +125,7 @@ def context_analysis(
 
 
 def _difficulty(model: Model, batch: PathSample) -> Tensor:
-    """One, the entropy and the NLL [3, K] of the masked coordinates, float64."""
+    """The count (1), the entropy and the NLL [3, K] of each masked coordinate, float64."""
     positions = Positions.of(~batch.revealed)
     target_K = positions.take(batch.x_1)
     parts = [torch.zeros(3, 0, dtype=torch.float64, device=target_K.device)]
@@ -156,14 +156,13 @@ def _curve(bins: range, sums_3BK: Tensor) -> ContextCurve:
 class UpdateStatistics:
     """Updates per free token, and the fraction of updates that are loops.
 
-    A loop is an update back to the data token before the previous update. The standard error is
-    over sequences, and None for a single one. `histogram[k]` is the number of tokens with k
-    updates.
+    A loop is an update that restores the data token before the previous update. The standard error
+    is over sequences (None for a single one). `histogram[k]` counts the tokens with k updates.
     """
 
     updates_per_token: float
     standard_error: float | None
-    loop_share: float  # of all updates; 0 if there are none
+    loop_share: float  # fraction of all updates; 0 if there are none
     histogram: tuple[int, ...]
     sequences: int
 
@@ -177,7 +176,7 @@ class UpdateStatistics:
 
 
 def update_statistics(samples: Samples, fixed: Tensor | None = None) -> UpdateStatistics:
-    """How often a solver updated each token; `fixed` [B, N] or [N] marks given tokens."""
+    """Count how often a solver updated each token; `fixed` [B, N] or [N] marks prompt tokens."""
     check_instance("samples", samples, Samples, "the return value of cwdfm.sample")
     updates_BN = samples.updates.cpu().long()
     free_BN = torch.ones(updates_BN.shape, dtype=torch.bool)

@@ -1,7 +1,7 @@
 """The Frechet ChemNet distance (Preuer et al. 2018).
 
-ChemNet maps a SMILES string to 512 activations. The distance of two sets of molecules is that of
-normal distributions with the same means and covariances:
+ChemNet maps a SMILES string to 512 activations. The distance between two sets of molecules is
+the Frechet distance between normal distributions with the means and covariances of the activations:
 
     |m_1 - m_2|^2 + tr(C_1 + C_2 - 2 (C_1 C_2)^(1/2))
 """
@@ -30,7 +30,7 @@ class Moments:
 
     @classmethod
     def of(cls, x_ND: NDArray[np.floating[Any]], weights_N: NDArray[Any] | None = None) -> Self:
-        """Moments of rows; integer weights count repeated rows. At least two rows are required."""
+        """The moments of at least two rows; integer weights say how often each row is repeated."""
         mean_D = np.average(x_ND, axis=0, weights=weights_N)
         return cls(mean_D, np.cov(x_ND, rowvar=False, fweights=weights_N))
 
@@ -52,21 +52,21 @@ class Moments:
 def activations(
     smiles: Sequence[str], progress: Callable[[int], object] = lambda _: None
 ) -> NDArray[np.float32]:
-    """ChemNet's activations [n, 512] for canonical SMILES.
+    """Compute ChemNet's activations [n, 512] for canonical SMILES.
 
     progress: called with the number of molecules done.
     """
     encoded = load_extra("fcd_torch.utils", "molecules").SmilesDataset(smiles, canonize=False)
     device = find_device("auto")
     model = _chemnet().to(device)
-    found = [np.empty((0, 512), np.float32)]
+    parts = [np.empty((0, 512), np.float32)]
     for start in range(0, len(smiles), _BATCH):
         rows = [encoded[i] for i in range(start, min(start + _BATCH, len(smiles)))]
         x_BKL = torch.from_numpy(np.stack(rows)).float().transpose(1, 2)
         with torch.inference_mode():
-            found.append(model(x_BKL.to(device)).cpu().numpy())
+            parts.append(model(x_BKL.to(device)).cpu().numpy())
         progress(start + len(rows))
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 @cache

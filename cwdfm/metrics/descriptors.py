@@ -1,4 +1,4 @@
-"""Descriptors of each molecule for the distribution metrics, computed with RDKit."""
+"""Molecular descriptors for the distribution metrics, computed with RDKit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from cwdfm.data.smiles import canonical, parse
 from cwdfm.metrics.filters import passes_filters
 from cwdfm.metrics.tanimoto import pack_bits
 
-BITS = 1024  # of a Morgan fingerprint of radius 2
+BITS = 1024  # length of the Morgan fingerprints of radius 2
 SCORED = ("logP", "SA", "QED", "weight")  # the properties whose distributions are compared
 
 
 class Described(NamedTuple):
-    """One molecule."""
+    """The descriptors of one molecule."""
 
     smiles: str  # canonical
     fingerprint: NDArray[np.uint8]  # [BITS]
-    fragments: list[str]  # parts between the BRICS bonds
-    scaffold: str | None  # of Bemis and Murcko; None with fewer than two rings
+    fragments: list[str]  # parts between BRICS bonds
+    scaffold: str | None  # Bemis-Murcko scaffold; None with fewer than two rings
     properties: list[float]  # in the order of SCORED
-    passes: bool  # the filters
+    passes: bool  # passes the filters
 
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Names of parts of molecules: `names[ids[k]]` is a part of molecule `owners[k]`."""
+    """Parts of molecules, by name: `names[ids[k]]` is a part of molecule `owners[k]`."""
 
     names: list[str]
     ids: NDArray[np.intp]
@@ -39,20 +39,20 @@ class Bags:
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[str]]) -> Self:
-        """The names of each molecule."""
+        """Build from one list of names per molecule."""
         flat = list(chain.from_iterable(lists))
         index = {name: i for i, name in enumerate(dict.fromkeys(flat))}
         owners = np.repeat(np.arange(len(lists)), [len(names) for names in lists])
         return cls(list(index), np.array([index[name] for name in flat], np.intp), owners)
 
     def counts(self, weights_N: NDArray[Any]) -> NDArray[Any]:
-        """How often each name occurs, if molecule n counts `weights_N[n]` times."""
+        """Count each name, with molecule n counted `weights_N[n]` times."""
         return np.bincount(self.ids, weights_N[self.owners], len(self.names))
 
 
 @dataclass(frozen=True, eq=False)
 class Descriptors:
-    """The valid molecules among SMILES strings, in order."""
+    """The descriptors of the valid molecules among SMILES strings, in order."""
 
     smiles: list[str]  # canonical
     fingerprints: NDArray[np.uint64]  # [n, BITS / 64]
@@ -70,9 +70,12 @@ class Descriptors:
         workers: int = 1,
         progress: Report = lambda _: None,
     ) -> Self:
-        """Describe the valid molecules. Without `filters`, which take half the time, all pass."""
-        work = _describe if filters else _describe_unfiltered
-        rows = [row for row in map_molecules(work, texts, workers, progress) if row is not None]
+        """Describe the valid molecules.
+
+        filters: apply the filters, which takes half of the time; otherwise all molecules pass.
+        """
+        describe = _describe if filters else _describe_unfiltered
+        rows = [row for row in map_molecules(describe, texts, workers, progress) if row is not None]
         bits = [row.fingerprint for row in rows]
         values = np.array([row.properties for row in rows]).reshape(-1, len(SCORED)).T
         return cls(
@@ -119,10 +122,10 @@ def fragments(molecule: Any) -> list[str]:
 
 
 def scaffold(molecule: Any) -> str | None:
-    """The rings of a molecule and what links them, as SMILES; None for fewer than two rings."""
-    found = rdkit("Chem.Scaffolds.MurckoScaffold").GetScaffoldForMol(molecule)
-    rings = found.GetRingInfo().NumRings() if found.GetNumAtoms() else 0
-    return str(rdkit("Chem").MolToSmiles(found)) if rings > 1 else None
+    """The Murcko scaffold (rings and linkers) as SMILES; None for fewer than two rings."""
+    core = rdkit("Chem.Scaffolds.MurckoScaffold").GetScaffoldForMol(molecule)
+    rings = core.GetRingInfo().NumRings() if core.GetNumAtoms() else 0
+    return str(rdkit("Chem").MolToSmiles(core)) if rings > 1 else None
 
 
 def synthetic_accessibility(text: str) -> float:

@@ -1,19 +1,19 @@
-"""How close the distribution of sampled molecules is to that of the data: the metrics of MOSES.
+"""The MOSES metrics: how close the distribution of sampled molecules is to the data.
 
-All of them but `valid` and `novelty` are computed over the valid samples, duplicates included:
+Except `valid` and `novelty`, all metrics use the valid samples, including duplicates:
 
-- `unique@k`: the share of distinct molecules among the first k;
+- `unique@k`: the fraction of distinct molecules among the first k;
 - `FCD`: the Frechet ChemNet distance;
-- `SNN`: the mean similarity to the nearest molecule of the data (Tanimoto, Morgan fingerprints);
+- `SNN`: the mean similarity to the nearest molecule in the data (Tanimoto, Morgan fingerprints);
 - `Frag`, `Scaf`: the cosine similarity of the counts of BRICS fragments and Murcko scaffolds;
-- `IntDiv`, `IntDiv2`: one minus the mean similarity of two samples, and for each sample the root
-  mean square instead of the mean;
-- `filters`: the share that passes the filters;
-- `logP`, `SA`, `QED`, `weight`: the Wasserstein distance of the property's distribution;
-- `novelty`: the share of distinct molecules that are not in the training set.
+- `IntDiv`, `IntDiv2`: one minus the mean similarity of two samples; `IntDiv2` uses the root mean
+  square over the other samples instead of the mean;
+- `filters`: the fraction that passes the filters;
+- `logP`, `SA`, `QED`, `weight`: the Wasserstein distance between the distributions of the property;
+- `novelty`: the fraction of distinct molecules that are not in the training set.
 
-Definitions follow Polykovskiy et al. (2020). The names of metrics that compare with data end in the
-name of the data, as in `FCD/Test`.
+Definitions follow Polykovskiy et al. (2020). Metrics that compare with data have its
+name as a suffix, as in `FCD/Test`.
 """
 
 import math
@@ -33,14 +33,14 @@ from cwdfm.metrics.tanimoto import similarities
 
 UNIQUE = {"unique@1k": 1000, "unique@10k": 10_000}
 REPLICATES = 20
-_COMPARED = 1000  # molecules compared between two reports of progress
+_COMPARED = 1000  # molecules compared between two progress reports
 
 Estimate = tuple[float, float | None]  # a value and its standard deviation
 
 
 @dataclass(frozen=True, eq=False)
 class DistributionScores:
-    """The metrics that can be computed, and the properties of the valid molecules."""
+    """The metrics that could be computed, and the properties of the valid molecules."""
 
     scores: dict[str, Estimate]
     properties: dict[str, NDArray[np.float64]]  # [n] each
@@ -63,35 +63,38 @@ def distribution_scores(
     workers: int = 1,
     progress: Progress = lambda *_: None,
 ) -> DistributionScores:
-    """Compare the distribution of samples with that of `references`.
+    """Compare the distribution of samples with the distributions of `references`.
 
-    Standard deviations are over bootstrap replicates, in which the samples are drawn with
-    replacement; those of `valid` and `novelty` are binomial, and `unique@k` has none.
+    Standard deviations are over bootstrap replicates of the samples. Those of `valid` and `novelty`
+    are binomial, and `unique@k` has none.
 
-    references: by name, see `reference_statistics`.
+    references: statistics by name; see `reference_statistics`.
     training: canonical SMILES, for `novelty`.
     workers: number of processes and threads. With more than one, a script needs an
         `if __name__ == "__main__":` guard.
-    progress: called with the current stage, the molecules done and their number.
+    progress: called with the current stage, the number of molecules done, and their total.
     """
     check_strings("samples", samples, "SMILES strings")
     check_integer("replicates", replicates, 2)
-    found = Descriptors.of(
+    described = Descriptors.of(
         samples,
         workers=workers,
         progress=lambda done: progress("describing the samples", done, len(samples)),
     )
-    n, distinct = len(found), set(found.smiles)
+    n, distinct = len(described), set(described.smiles)
     scores = {"valid": _share(n, len(samples))}
     for name, k in UNIQUE.items():
         if n >= k:
-            scores[name] = len(set(found.smiles[:k])) / k, None  # resampling would add duplicates
+            scores[name] = (
+                len(set(described.smiles[:k])) / k,
+                None,
+            )  # resampling would add duplicates
     if not n:
-        return DistributionScores(scores, found.properties)
+        return DistributionScores(scores, described.properties)
     bootstrap = _Bootstrap.of(n, replicates, seed)
-    compare = partial(_similarities, found.fingerprints, workers=workers, progress=progress)
+    compare = partial(_similarities, described.fingerprints, workers=workers, progress=progress)
     if n > 1:
-        x_ND = activations(found.smiles, lambda done: progress("ChemNet", done, n))
+        x_ND = activations(described.smiles, lambda done: progress("ChemNet", done, n))
         moments = [Moments.of(x_ND, weights_N) for weights_N in bootstrap.weights]
         for name, reference in references.items():
             scores[f"FCD/{name}"] = _estimate(map(reference.moments.distance, moments))
@@ -99,29 +102,29 @@ def distribution_scores(
         nearest_N, _, _ = compare(reference.fingerprints, name)
         scores[f"SNN/{name}"] = bootstrap.mean(nearest_N)
         for metric, ours, theirs in (
-            ("Frag", found.fragments, reference.fragments),
-            ("Scaf", found.scaffolds, reference.scaffolds),
+            ("Frag", described.fragments, reference.fragments),
+            ("Scaf", described.scaffolds, reference.scaffolds),
         ):
             if ours.names and theirs:
                 scores[f"{metric}/{name}"] = bootstrap.estimate(_cosine(ours, theirs))
-    _, mean_N, square_N = compare(found.fingerprints, "each other")
+    _, mean_N, square_N = compare(described.fingerprints, "each other")
     for name, values_N in (("IntDiv", mean_N), ("IntDiv2", square_N)):
         similarity, error = bootstrap.mean(values_N)
-        # Each molecule occurs on both sides of the pairs, which doubles its influence.
+        # Each molecule is on both sides of the pairs, which doubles its influence.
         scores[name] = 1 - similarity, error and 2 * error
-    scores["filters"] = bootstrap.mean(found.passes)
+    scores["filters"] = bootstrap.mean(described.passes)
     for name, reference in references.items():
-        for key, values_N in found.properties.items():
+        for key, values_N in described.properties.items():
             distance = _wasserstein(values_N, reference.properties[key])
             scores[f"{key}/{name}"] = bootstrap.estimate(distance)
     if training is not None:
         scores["novelty"] = _share(len(distinct - training), len(distinct))
-    return DistributionScores(scores, found.properties)
+    return DistributionScores(scores, described.properties)
 
 
 @dataclass(frozen=True, eq=False)
 class _Bootstrap:
-    """How often each of n molecules counts: once, and as often as it is drawn in each replicate."""
+    """Bootstrap weights of n molecules: ones, then the number of draws in each replicate."""
 
     weights: NDArray[np.int64]  # [1 + replicates, n]
 
@@ -130,12 +133,12 @@ class _Bootstrap:
         drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), replicates)
         return cls(np.concatenate([np.ones((1, n), drawn.dtype), drawn]))
 
-    def estimate(self, of: Callable[[NDArray[Any]], float]) -> Estimate:
-        """A function of the weights [n]."""
-        return _estimate(map(of, self.weights))
+    def estimate(self, statistic: Callable[[NDArray[Any]], float]) -> Estimate:
+        """Estimate a statistic, a function of the weights [n]."""
+        return _estimate(map(statistic, self.weights))
 
     def mean(self, values_N: NDArray[Any]) -> Estimate:
-        """The mean of one value per molecule."""
+        """Estimate the mean of one value per molecule."""
         return self.estimate(lambda weights_N: float(np.average(values_N, weights=weights_N)))
 
 
@@ -153,7 +156,7 @@ def _similarities(
     workers: int,
     progress: Progress,
 ) -> list[NDArray[np.float64]]:
-    """The largest, mean and root mean square similarity [n] of our fingerprints to theirs."""
+    """The largest, mean and root mean square similarity [n] of `ours` to all of `theirs`."""
     parts = []
     for start in range(0, len(ours), _COMPARED):
         rows = ours[start : start + _COMPARED]
@@ -168,14 +171,14 @@ def _share(count: int, total: int) -> Estimate:
 
 
 def _cosine(ours: Bags, theirs: Mapping[str, int]) -> Callable[[NDArray[Any]], float]:
-    """The cosine of the angle between the counts of names."""
-    known = np.array([theirs.get(name, 0) for name in ours.names], float)
+    """The cosine similarity of the counts of names, as a function of the weights."""
+    counts_M = np.array([theirs.get(name, 0) for name in ours.names], float)
     norm = math.sqrt(sum(count**2 for count in theirs.values()))
 
     def cosine(weights_N: NDArray[Any]) -> float:
         counts = ours.counts(weights_N)
         length = float(np.linalg.norm(counts)) * norm
-        return float(counts @ known) / length if length else 0.0
+        return float(counts @ counts_M) / length if length else 0.0
 
     return cosine
 

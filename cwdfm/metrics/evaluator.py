@@ -1,8 +1,8 @@
 """The evaluator LM: a causal language model that scores texts and computes features for MAUVE.
 
 A text longer than `context` tokens is split into windows of `context` tokens that overlap by
-`overlap` tokens. Each token is scored once, in the first window that contains it. It is therefore
-conditioned on at least `overlap` tokens, or on all tokens before it if there are fewer.
+`overlap` tokens. Each token is scored once, in the first window that contains it, and is
+therefore conditioned on at least `overlap` tokens, or on all preceding tokens if there are fewer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from cwdfm.metrics.text_model import (
 )
 
 FirstToken = Literal["skip", "start"]
-LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}  # elements converted to float32 at a time
+LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}  # logits converted to float32 at a time
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,15 @@ class EvaluatorLM:
     """Configuration of an evaluator LM; `load` reads its weights.
 
     - `model`: a hub name, a folder written by `save_pretrained`, or a GGUF file.
-    - `revision`: the commit of a hub model, as its full hash; None is the newest.
-    - `trust_remote_code`: run the Python code that comes with the model. A hub model then needs a
-      `revision`: read the code of that commit first.
+    - `revision`: the commit of a hub model, as its full hash; None is the latest.
+    - `trust_remote_code`: execute Python code from the model's repository. A hub model then
+    requires
+      a `revision`; read the code of that commit first.
     - `context`: tokens per window, at most the number of positions of the model.
     - `overlap`: tokens shared by consecutive windows; None is half of `context`.
-    - `device`: "auto" is a GPU if there is one.
-    - `batch_tokens`: tokens per forward pass; None depends on the free memory. Scores do not
-      depend on it.
+    - `device`: "auto" selects a GPU if there is one.
+    - `batch_tokens`: tokens per forward pass; None chooses by free memory. It does not affect the
+      scores.
     """
 
     model: str = "gpt2-large"
@@ -65,7 +66,7 @@ class EvaluatorLM:
             check_integer("batch_tokens", self.batch_tokens)
 
     def load(self) -> "LoadedEvaluatorLM":
-        """Load the model; InputError if that is not possible."""
+        """Load the model; raises InputError if that fails."""
         return LoadedEvaluatorLM(self)
 
 
@@ -87,12 +88,12 @@ class LoadedEvaluatorLM:
         if self.overlap >= self.context:
             raise InputError(
                 f"overlap must be smaller than the context of {self.context} tokens, "
-                f"got {self.overlap}; half of the context is usual"
+                f"got {self.overlap}; half of the context is a common choice"
             )
         _check_causal(self.loaded)
 
     def conventions(self) -> dict[str, Any]:
-        """The settings that a result must report."""
+        """The settings to report with a result."""
         return self.loaded.conventions() | {"context": self.context, "overlap": self.overlap}
 
     def vocabulary(self) -> dict[str, int]:
@@ -120,10 +121,10 @@ class LoadedEvaluatorLM:
     def score(
         self, sequences: Sequence[Sequence[int]], first_token: FirstToken = "skip"
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Negative log-likelihood in nats [S] and number of scored tokens [S] of id sequences.
+        """Compute the negative log-likelihood in nats [S] and the number of scored tokens [S].
 
-        With first_token "skip" the first token of a sequence is not scored, since nothing precedes
-        it. With "start" the start token is prepended, and the first token is scored too.
+        With first_token="skip", the first token of a sequence is not scored, since it has no
+        context. With "start", the start token is prepended and the first token is scored too.
         """
         check_choice("first_token", first_token, ("skip", "start"))
         start = [self.start_id()] if first_token == "start" else []
@@ -133,10 +134,10 @@ class LoadedEvaluatorLM:
         ]
         nats_S = torch.zeros(len(inputs), dtype=torch.float64)
         for batch in length_batches([end - begin for _, begin, end, _ in windows], self._budget()):
-            chosen = [windows[k] for k in batch]
-            first_B = torch.tensor([scored - begin for _, begin, _, scored in chosen])
-            nats = self._score_batch([inputs[i][a:b] for i, a, b, _ in chosen], first_B)
-            nats_S.index_add_(0, torch.tensor([i for i, *_ in chosen]), nats)
+            group = [windows[k] for k in batch]
+            first_B = torch.tensor([scored - begin for _, begin, _, scored in group])
+            nats = self._score_batch([inputs[i][a:b] for i, a, b, _ in group], first_B)
+            nats_S.index_add_(0, torch.tensor([i for i, *_ in group]), nats)
         counts_S = np.array([max(0, len(ids) - 1) for ids in inputs], dtype=np.int64)
         return nats_S.numpy(), counts_S
 
@@ -149,7 +150,7 @@ class LoadedEvaluatorLM:
             begin, scored = begin + self.context - self.overlap, end
 
     def _score_batch(self, sequences: list[list[int]], first_B: Tensor) -> Tensor:
-        """Negative log-likelihood [B], float64, of the tokens at positions >= first_B."""
+        """The negative log-likelihood [B], float64, of the tokens at positions >= first_B."""
         device = self.loaded.device
         ids_BT, mask_BT = pad_right(sequences, device)
         logits_BTV = self.loaded.model(input_ids=ids_BT, attention_mask=mask_BT).logits
@@ -194,7 +195,7 @@ def _last_state(hidden_BTD: Tensor, mask_BT: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def _check_causal(loaded: TextModel) -> None:
-    """Require that predictions do not depend on later tokens, which they would have to predict."""
+    """Raise an error unless predictions are independent of later tokens, as in a causal LM."""
     ids_2T = torch.ones(2, 4, dtype=torch.int64, device=loaded.device)
     ids_2T[1, -1] = 2
     try:

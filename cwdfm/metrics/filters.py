@@ -1,4 +1,4 @@
-"""The filters of MOSES (Polykovskiy et al. 2020); all of its data pass them.
+"""The filters of MOSES (Polykovskiy et al. 2020), which all molecules of that dataset pass.
 
 A molecule passes if it has no ring of eight or more atoms, no charged atom, no element besides
 H, C, N, O, F, S, Cl and Br, and none of the substructures of the medicinal chemistry filters (MCF)

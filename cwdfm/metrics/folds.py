@@ -1,4 +1,4 @@
-"""Statistics of samples with their errors: the spread over folds, the standard error of a ratio."""
+"""Error estimates for statistics of samples: standard deviations over folds, errors of ratios."""
 
 import math
 import statistics
@@ -48,7 +48,7 @@ def fold_slices(samples: int, folds: int) -> list[slice]:
     if samples < folds:
         raise InputError(
             f"{samples} samples cannot be split into {folds} folds; provide more samples, or "
-            f"set folds=1 for a value without a spread",
+            f"set folds=1, which gives no standard deviation",
             fields=("folds",),
         )
     borders = [samples * k // folds for k in range(folds + 1)]
@@ -63,8 +63,8 @@ def mean_estimate(values_B: np.ndarray, slices: list[slice]) -> Estimate:
 def ratio(y_B: Tensor, n_B: Tensor) -> tuple[float, float | None]:
     """sum y / sum n, and its standard error over the C sequences with n > 0; None if C = 1.
 
-    The error is sqrt(C / (C - 1) sum_b (y_b - ratio n_b)^2) / sum n, since tokens of one sequence
-    are not independent.
+    The error is sqrt(C / (C - 1) sum_b (y_b - ratio n_b)^2) / sum n. It treats sequences, not
+    tokens, as independent.
     """
     count, total = int((n_B > 0).sum()), float(n_B.sum())
     mean = float(y_B.sum()) / total

@@ -1,8 +1,9 @@
 """MAUVE (Pillutla et al. 2021): the similarity of two text distributions.
 
-The `mauve-text` package computes the score: k-means quantizes the features of both sides together,
-and MAUVE is the area under the divergence curve of the two histograms. It depends on the number of
-samples and of buckets. Both are recorded, and only scores of equally large sets are comparable.
+The `mauve-text` package computes the score: k-means quantizes the features of both sets jointly,
+and MAUVE is the area under the divergence curve of the two histograms. The score depends on the
+numbers of samples and buckets, which are recorded with it. Compare only scores of equally large
+sets.
 """
 
 import json
@@ -35,7 +36,7 @@ class FeatureModel(Protocol):
         """Features [B, D], one row per text."""
 
     def conventions(self) -> dict[str, Any]:
-        """The settings that a result must report."""
+        """The settings to report with a result."""
 
 
 class Embedder:
@@ -54,7 +55,7 @@ class Embedder:
         self.max_tokens: int = min(limits, default=512)
 
     def conventions(self) -> dict[str, Any]:
-        """The settings that a result must report."""
+        """The settings to report with a result."""
         features = "mean of the last hidden states, normalized to length 1"
         return self.loaded.conventions() | {"features": features, "max_tokens": self.max_tokens}
 
@@ -62,7 +63,7 @@ class Embedder:
         """Embeddings [B, D]."""
         truncation = {"truncation": True, "max_length": self.max_tokens}
         encoded = self.loaded.tokenizer(list(texts), **truncation, verbose=False)["input_ids"]
-        # 64 hidden widths per token are a generous estimate of the activations of a layer.
+        # Estimates the activations of a layer generously as 64 hidden vectors per token.
         width = self.loaded.model.config.hidden_size * self.loaded.model.dtype.itemsize
         return self.loaded.features(encoded, token_budget(self.loaded.device, 64 * width), _mean)
 
@@ -76,8 +77,8 @@ def _mean(hidden_BTD: Tensor, mask_BT: Tensor) -> Tensor:
 class Mauve:
     """MAUVE in [0, 1] (higher is closer), with its values on bootstrap resamples.
 
-    Resampling with replacement adds noise, so the resampled values are lower than `mauve` on
-    average. Only their spread is meaningful.
+    Bootstrap resampling adds noise that lowers MAUVE, so only the spread of the resampled values is
+    meaningful, not their mean.
     """
 
     mauve: float
@@ -96,7 +97,7 @@ class Mauve:
         return spread(self.resamples)
 
     def conventions(self) -> dict[str, Any]:
-        """The settings that a result must report."""
+        """The settings to report with a result."""
         sizes = {"reference": self.reference, "buckets": self.buckets, "scaling": self.scaling}
         return sizes | self.features
 
@@ -118,19 +119,20 @@ def mauve_score(
     resamples: int = 5,
     seed: int = 25,
 ) -> Mauve:
-    """MAUVE between samples and reference, given as the features [B, D] of a `FeatureModel`.
+    """Compute MAUVE between samples and reference, both as features [B, D] of a `FeatureModel`.
 
-    `buckets` defaults to a tenth of the smaller side. `scaling` is the constant c of the paper.
+    `buckets` defaults to a tenth of the size of the smaller set. `scaling` is the paper's constant
+    c.
     """
     check_integer("resamples", resamples, 0)
     check_integer("seed", seed, 0)
     check_positive("scaling", scaling)
-    _check_side("samples", samples)
-    _check_side("reference", reference)
+    _check_features("samples", samples)
+    _check_features("reference", reference)
     if samples.shape[1] != reference.shape[1]:
         raise InputError(
-            f"samples have {samples.shape[1]} features, reference {reference.shape[1]}; use the "
-            f"same feature model for both"
+            f"samples have {samples.shape[1]} features, but reference has {reference.shape[1]}; "
+            f"use the same feature model for both"
         )
     size = min(len(samples), len(reference))
     buckets = max(2, round(size / 10)) if buckets is None else buckets
@@ -138,12 +140,12 @@ def mauve_score(
     if buckets > size:
         raise InputError(
             f"buckets must not exceed the number of samples, got {buckets} for {size}; "
-            f"a tenth of the samples is usual"
+            f"a tenth of the number of samples is a common choice"
         )
     compute = load_extra("mauve", "text").compute_mauve
     if size < RECOMMENDED_SAMPLES:
         warnings.warn(
-            f"MAUVE of {size} samples is coarse: compare it only with scores of equally many "
+            f"MAUVE of {size} samples is unreliable: compare it only with scores of equally many "
             f"samples, and use at least {RECOMMENDED_SAMPLES:,} for published results",
             stacklevel=2,
         )
@@ -152,13 +154,13 @@ def mauve_score(
     rng = np.random.default_rng(seed)
     values = []
     with _silence_stderr():
-        whole = compute(p_features=reference, q_features=samples, **options)
+        result = compute(p_features=reference, q_features=samples, **options)
         for _ in range(resamples):
             p, q = (x[rng.integers(len(x), size=len(x))] for x in (reference, samples))
             values.append(float(compute(p_features=p, q_features=q, **options).mauve))
     return Mauve(
-        mauve=float(whole.mauve),
-        mauve_star=float(whole.mauve_star),
+        mauve=float(result.mauve),
+        mauve_star=float(result.mauve_star),
         resamples=tuple(values),
         samples=len(samples),
         reference=len(reference),
@@ -170,9 +172,9 @@ def mauve_score(
 
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Discard what native code writes to stderr.
+    """Discard the stderr output of native code.
 
-    faiss warns below 39 samples per cluster, and the default number of buckets gives 20.
+    faiss warns below 39 samples per cluster; the default number of buckets gives 20.
     """
     saved, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 2)
@@ -184,7 +186,7 @@ def _silence_stderr() -> Iterator[None]:
         os.close(devnull)
 
 
-def _check_side(name: str, features_BD: NDArray[Any]) -> None:
+def _check_features(name: str, features_BD: NDArray[Any]) -> None:
     valid = isinstance(features_BD, np.ndarray) and features_BD.dtype.kind == "f"
     if not valid or features_BD.ndim != 2 or not np.isfinite(features_BD).all():
         raise InputError(
@@ -193,6 +195,6 @@ def _check_side(name: str, features_BD: NDArray[Any]) -> None:
         )
     if len(features_BD) < MIN_SAMPLES:
         raise InputError(
-            f"MAUVE compares histograms and needs at least {MIN_SAMPLES} samples per side, {name} "
-            f"has {len(features_BD)}; at least {RECOMMENDED_SAMPLES:,} are recommended"
+            f"MAUVE compares histograms and needs at least {MIN_SAMPLES} samples per set, but "
+            f"{name} has {len(features_BD)}; at least {RECOMMENDED_SAMPLES:,} are recommended"
         )

@@ -1,13 +1,13 @@
-"""Valid, unique and novel molecules among SMILES strings, and the distributions of their features.
+"""Counts of valid, unique and novel molecules, and histograms of their features.
 
-Conventions differ between repositories. Here:
+Conventions differ between code bases. Here:
 
 - valid: RDKit parses the whole string, of at most 5,000 characters, and finds at least one atom;
 - unique: distinct canonical SMILES among the valid molecules of a fold;
 - novel: distinct canonical SMILES of a fold that are not in the training set. Both sides are
   canonicalized, so a different SMILES string of a training molecule is not novel.
 
-Strings are the output of the tokenizer's `decode`, which cuts them at the first end token.
+The strings come from the tokenizer's `decode`, which stops at the first end token.
 """
 
 import math
@@ -33,14 +33,14 @@ _FEATURES: dict[str, Callable[[Any], Iterable[Hashable]]] = {
 
 
 class CanonicalSet(frozenset[str]):
-    """A set of canonical SMILES strings, which are not canonicalized again."""
+    """A set of SMILES strings that are known to be canonical."""
 
 
 def canonical_set(smiles: Iterable[str]) -> CanonicalSet:
-    """Canonicalize a training set once for many scores; invalid strings are dropped.
+    """Canonicalize a training set, to reuse it for many scores. Invalid strings are dropped.
 
-    This takes about ten seconds for the 130,000 molecules of QM9. Use `CanonicalSet(smiles)` for
-    strings that are canonical already.
+    This takes about ten seconds for the 130,000 molecules of QM9. If the strings are canonical
+    already, use `CanonicalSet(smiles)`.
     """
     return CanonicalSet(s for s in map(canonical, smiles) if s is not None)
 
@@ -77,7 +77,7 @@ class MoleculeScores:
     novel: FoldCounts | None  # None without a training set
     samples: int
     fold_size: int
-    remainder: int  # last samples that do not fill a fold: uniqueness depends on the fold's size
+    remainder: int  # samples at the end that do not fill a fold, and are not counted
     short: bool
 
     @property
@@ -90,11 +90,10 @@ class MoleculeScores:
         return {"valid": self.valid, "unique": self.unique, "novel": self.novel}
 
     def noise(self, name: str) -> float | None:
-        """One standard deviation of the count of a fold.
+        """The standard deviation of the count in one fold.
 
-        It is estimated from several folds, or for a single fold by the binomial formula
-        sqrt(p (1 - p) n), which is exact for `valid`, and good for the others if duplicates are
-        rare.
+        It is estimated over folds. For a single fold it is the binomial sqrt(p (1 - p) n), which is
+        exact for `valid`, and a good approximation for the others if duplicates are rare.
         """
         counts = self.counts()[name]
         if counts is None or counts.std is not None:
@@ -103,13 +102,13 @@ class MoleculeScores:
         return math.sqrt(share * (1 - share) * self.fold_size)
 
     def percent(self, name: str) -> str:
-        """The mean count as a share of the fold, such as "97.2%"; "-" if it was not computed."""
+        """The mean count as a percentage of the fold, such as "97.2%"; "-" if not computed."""
         counts = self.counts()[name]
         return "-" if counts is None else f"{counts.mean / self.fold_size:.1%}"
 
     def __str__(self) -> str:
-        found = ((name, count) for name, count in self.counts().items() if count)
-        text = ", ".join(f"{name} {count} ({self.percent(name)})" for name, count in found)
+        counts = ((name, count) for name, count in self.counts().items() if count)
+        text = ", ".join(f"{name} {count} ({self.percent(name)})" for name, count in counts)
         folds = f"{self.folds} fold" + ("s" if self.folds > 1 else "")
         remainder = f", {self.remainder:,} samples in no fold" if self.remainder else ""
         return f"{text} of {self.fold_size:,} ({folds}{remainder})"
@@ -127,8 +126,8 @@ def score_molecules(
 ) -> MoleculeScores:
     """Count valid, unique and novel molecules per fold; the paper uses 5 folds of 1,024.
 
-    To score several sets against one training set, pass `canonical_set(training)`, so that it is
-    canonicalized only once. Without a training set (None) novelty is not computed.
+    To score several sets against the same training set, pass `canonical_set(training)`, which
+    canonicalizes it only once. If `training` is None, novelty is not computed.
     """
     check_strings("samples", samples, "SMILES strings")
     check_integer("fold_size", fold_size)
@@ -157,18 +156,18 @@ def _canonical_training(training: Collection[str]) -> CanonicalSet:
     known = training if isinstance(training, CanonicalSet) else canonical_set(training)
     if not known:
         raise InputError(
-            f"none of the {len(training):,} strings in training is a valid molecule, the first is "
+            f"none of the {len(training):,} strings in training is a valid molecule; the first is "
             f"{next(iter(training))!r}; give SMILES strings, or None to skip novelty"
         )
     return known
 
 
 def histograms(samples: Sequence[str], reference: Sequence[str]) -> dict[str, Any]:
-    """Distributions of length in characters, heavy atoms, atom types, ring counts and ring sizes.
+    """Histograms of length in characters, heavy atoms, atom types, ring counts and ring sizes.
 
-    Only valid molecules count, and duplicates count repeatedly. Shares of atom types are relative
-    to heavy atoms, shares of ring sizes to rings (RDKit's symmetric set: cubane has six), and all
-    others to molecules. The total variation distance is None if one side is empty.
+    Only valid molecules are counted, duplicates included. Histograms of atom types are normalized
+    by heavy atoms, those of ring sizes by rings (RDKit's symmetric set: cubane has six), and all
+    others by molecules. The total variation distance is None if one side is empty.
     """
     check_strings("samples", samples, "SMILES strings")
     check_strings("reference", reference, "SMILES strings")
@@ -176,7 +175,7 @@ def histograms(samples: Sequence[str], reference: Sequence[str]) -> dict[str, An
     valid, valid_reference = ours["length"].total(), theirs["length"].total()
     if not valid_reference:
         raise InputError(
-            f"none of the {len(reference):,} strings in reference is a valid molecule, the first "
+            f"none of the {len(reference):,} strings in reference is a valid molecule; the first "
             f"is {reference[0]!r}; give the SMILES strings of the data"
         )
     return {

@@ -1,7 +1,7 @@
-"""Overlap of samples with training text: the fraction of their n-grams that occur in it.
+"""Overlap of samples with the training text: the fraction of their n-grams that occur in it.
 
-A model that copies its training text has a low perplexity too. Held-out text gives the level that
-is due to common phrases.
+A model that copies its training text also has a low perplexity. The overlap of held-out text is the
+baseline that common phrases cause.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from cwdfm.errors import InputError, check_integer
 from cwdfm.metrics.folds import Estimate, fold_slices, mean_estimate
 from cwdfm.metrics.text import token_ids
 
-NGRAMS = (4, 8, 16, 32)  # lengths that are reported
+NGRAMS = (4, 8, 16, 32)  # default values of n
 _SEED = 0x5EED
 _CHUNK = 1 << 22  # training tokens at a time
 
@@ -27,7 +27,7 @@ class Overlap:
     """The fraction of a sample's n-grams that occur in the training text, by n.
 
     n-grams do not cross the ends of training windows. `tokens` is the number of training tokens
-    that were compared with.
+    searched.
     """
 
     shares: dict[int, Estimate]
@@ -38,10 +38,10 @@ class Overlap:
         return {"shares": shares, "tokens": self.tokens}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Self:
+    def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        shares = {int(n): Estimate.from_json(share) for n, share in found["shares"].items()}
-        return cls(shares, found["tokens"])
+        shares = {int(n): Estimate.from_json(share) for n, share in data["shares"].items()}
+        return cls(shares, data["tokens"])
 
 
 def ngram_overlap(
@@ -54,9 +54,9 @@ def ngram_overlap(
 ) -> Overlap:
     """Compare samples [B, N] with training windows [M, N'], which may be a memory-mapped file.
 
-    `ngrams` longer than a sample or a window are left out. `limit` is the number of training tokens
-    to compare with, from the beginning. n-grams are compared by 64-bit hashes: with a million
-    sample n-grams and a billion training tokens, the probability of any wrong match is 10^-4.
+    n-grams longer than a sample or a window are skipped. If `limit` is set, only the first `limit`
+    training tokens are searched. n-grams are compared by 64-bit hashes: with a million sample
+    n-grams and a billion training tokens, the probability of any false match is 10^-4.
     """
     x_BN = token_ids(samples, "samples")
     if not isinstance(training, Tensor | np.ndarray) or training.ndim != 2 or not len(training):
@@ -86,10 +86,10 @@ def ngram_overlap(
 
 
 def _mark(found: NDArray[np.bool_], known: NDArray[np.uint64], other: NDArray[np.uint64]) -> None:
-    """Set `found` where a sorted known hash is among the others."""
-    place = np.searchsorted(known, other)
-    place[place == len(known)] = 0
-    found[place[known[place] == other]] = True
+    """Set `found` for the hashes in `known`, which is sorted, that are also in `other`."""
+    index = np.searchsorted(known, other)
+    index[index == len(known)] = 0
+    found[index[known[index] == other]] = True
 
 
 def _chunks(training: Tensor | NDArray[Any]) -> Iterator["_Windows"]:
@@ -115,7 +115,7 @@ class _Windows:
         return prefix
 
     def hashes(self, n: int) -> NDArray[np.uint64]:
-        """Hashes [M, N - n + 1] of all n-grams, from those of the prefixes."""
+        """Hashes [M, N - n + 1] of all n-grams, computed from the hashes of the prefixes."""
         power = np.uint64(pow(int(_BASE), n, 1 << 64))
         return self.prefix[:, n:] - self.prefix[:, :-n] * power
 

@@ -1,16 +1,16 @@
 """Generative perplexity: the perplexity of samples under an evaluator LM.
 
-Conventions differ between repositories, so each is an option, and the result records it:
+Conventions differ between code bases. Each is an option, and the result records it:
 
 - evaluator: the model, its dtype, its context, and the overlap of windows in longer texts;
-- retokenized: texts are encoded by the tokenizer of the evaluator LM. The token ids of the sampler
-  can be scored directly only if both share a vocabulary;
+- retokenized: whether the texts are encoded with the tokenizer of the evaluator LM. The sampler's
+  token ids can be scored directly only if both have the same vocabulary;
 - average: "corpus" is exp(total nats / total tokens); "sample" is the mean over samples of
   exp(nats / tokens), which a single bad sample can dominate;
 - first_token: "skip" or "start" (see `LoadedEvaluatorLM.score`);
 - after_end: "keep" scores the whole sample, end tokens included; "cut" scores the tokens before the
-  first end token. End tokens at the beginning of a sample are skipped: GPT-2 uses the same token
-  for start and end.
+  first end token. End tokens at the beginning of a sample are skipped, because GPT-2 uses the same
+  token for start and end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ END = "<|endoftext|>"
 class Perplexity:
     """Generative perplexity and its conventions.
 
-    `unscored` samples have no token to score (empty, or a single first token) and are not part of
-    any average.
+    `unscored` counts the samples without a token to score (empty, or a single first token); they
+    are excluded from all averages.
     """
 
     perplexity: Estimate
@@ -69,11 +69,11 @@ def generative_perplexity(
     folds: int = 5,
     vocabulary: Mapping[str, int] | None = None,
 ) -> Perplexity:
-    """Perplexity of samples under an evaluator LM, over all samples and over folds.
+    """Compute the perplexity of samples under an evaluator LM, over all samples and per fold.
 
-    `samples` are texts, or the token ids [B, N] of the sampler together with its `vocabulary`,
-    which must equal that of the evaluator LM. `end` is the end token in texts and vocabulary. In
-    texts it is replaced by the end token of the evaluator LM if that does not know it.
+    `samples` are texts, or the sampler's token ids [B, N] together with its `vocabulary`, which
+    must equal that of the evaluator LM. `end` is the end token in texts and vocabulary. If the
+    evaluator LM does not have this token, it is replaced by the evaluator's own end token.
     """
     check_choice("average", average, ("corpus", "sample"))
     check_choice("after_end", after_end, ("keep", "cut"))

@@ -1,4 +1,4 @@
-"""Statistics of the molecules that samples are compared with, computed once and cached."""
+"""Statistics of the reference molecules for the distribution metrics, computed once and cached."""
 
 import json
 import zipfile
@@ -23,8 +23,8 @@ from cwdfm.metrics.descriptors import SCORED, Bags, Descriptors, synthetic_acces
 from cwdfm.metrics.tanimoto import pack_bits
 from cwdfm.provenance import package_version
 
-MAX_MOLECULES = 20_000  # of data that are no benchmark; they are in random order
-Progress = Callable[[str, int, int | None], object]  # stage, units done, their number if known
+MAX_MOLECULES = 20_000  # for data without a benchmark test set; molecules are in random order
+Progress = Callable[[str, int, int | None], object]  # stage, units done, total if known
 _FORMAT = 1
 
 
@@ -47,59 +47,59 @@ class ReferenceStatistics:
     ) -> Self:
         """Statistics of valid molecules."""
         n = len(smiles)
-        found = Descriptors.of(
+        described = Descriptors.of(
             smiles,
             filters=False,
             workers=workers,
             progress=lambda done: progress("describing the data", done, n),
         )
-        x_ND = activations(found.smiles, lambda done: progress("ChemNet of the data", done, n))
-        counts = _counts(found.fragments), _counts(found.scaffolds)
-        return cls(Moments.of(x_ND), found.fingerprints, *counts, found.properties)
+        x_ND = activations(described.smiles, lambda done: progress("ChemNet of the data", done, n))
+        counts = _counts(described.fragments), _counts(described.scaffolds)
+        return cls(Moments.of(x_ND), described.fingerprints, *counts, described.properties)
 
     @classmethod
     def of_moses(cls, name: str, workers: int, progress: Progress) -> Self:
-        """The statistics that MOSES publishes for a test set, which its table is based on.
+        """The statistics that MOSES publishes for a test set and uses for its results table.
 
-        SA is computed again, because its definition in RDKit has changed since.
+        SA is recomputed, because its definition in RDKit has changed since.
         """
-        smiles, found = read_test_set(name), published_statistics(name)
+        smiles, published = read_test_set(name), published_statistics(name)
 
         def report(done: int) -> None:
             progress(f"SA of {name}", done, len(smiles))
 
-        values = {key: np.array(found[key]["values"]) for key in SCORED}
+        values = {key: np.array(published[key]["values"]) for key in SCORED}
         values["SA"] = np.array(
             list(map_molecules(synthetic_accessibility, smiles, workers, report))
         )
-        moments = Moments(found["FCD"]["mu"].astype(np.float64), found["FCD"]["sigma"])
-        counts = dict(found["Frag"]["frag"]), dict(found["Scaf"]["scaf"])
-        return cls(moments, pack_bits(found["SNN"]["fps"]), *counts, values)
+        moments = Moments(published["FCD"]["mu"].astype(np.float64), published["FCD"]["sigma"])
+        counts = dict(published["Frag"]["frag"]), dict(published["Scaf"]["scaf"])
+        return cls(moments, pack_bits(published["SNN"]["fps"]), *counts, values)
 
     def save(self, path: Path) -> None:
         """Write a `.npz` file atomically."""
         arrays: dict[str, Any] = {f"property_{name}": x for name, x in self.properties.items()}
         arrays |= {"mean": self.moments.mean, "covariance": self.moments.covariance}
         arrays["names"] = np.array(json.dumps([self.fragments, self.scaffolds]))
-        with replacing(path) as part, part.open("xb") as file:
+        with replacing(path) as temporary, temporary.open("xb") as file:
             np.savez(file, fingerprints=self.fingerprints, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file written by `save`; InputError if it is damaged."""
+        """Read a file written by `save`; raises InputError if it is damaged."""
         try:
             with (
                 readable(path),
                 path.open("rb") as file,
-                np.load(file, allow_pickle=False) as found,
+                np.load(file, allow_pickle=False) as stored,
             ):
-                fragments, scaffolds = json.loads(str(found["names"]))
+                fragments, scaffolds = json.loads(str(stored["names"]))
                 return cls(
-                    Moments(found["mean"], found["covariance"]),
-                    found["fingerprints"],
+                    Moments(stored["mean"], stored["covariance"]),
+                    stored["fingerprints"],
                     fragments,
                     scaffolds,
-                    {name: found[f"property_{name}"] for name in SCORED},
+                    {name: stored[f"property_{name}"] for name in SCORED},
                 )
         except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError) as error:
             raise damaged(path, str(error)) from error
@@ -114,21 +114,21 @@ def reference_statistics(
 ) -> dict[str, ReferenceStatistics]:
     """Statistics by name: Test and TestSF (new scaffolds) for MOSES, otherwise Test.
 
-    Test are the held-out molecules, or those of a file without a split: at most `MAX_MOLECULES`.
+    Test has at most `MAX_MOLECULES` held-out molecules, or molecules of a file without a split.
     """
-    kind = ReferenceStatistics
+    cls = ReferenceStatistics
     versions = {name: package_version(name) for name in ("rdkit", "fcd_torch")}
 
     def load(name: str, data: object, make: Callable[[], ReferenceStatistics]) -> Any:
         key = {"format": _FORMAT, "statistics": data, **versions}
         path = Cache(cache_folder()).path(f"{reference.name}-{name}-statistics", key, ".npz")
-        return cached(path, make, read=kind.load, write=kind.save)
+        return cached(path, make, read=cls.load, write=cls.save)
 
     if reference.source.get("package") == MOSES.package:
         return {
-            name: load(name, MOSES.origin(), partial(kind.of_moses, name, workers, progress))
+            name: load(name, MOSES.origin(), partial(cls.of_moses, name, workers, progress))
             for name in TEST_SETS
         }
     smiles = (reference.held_out or reference.training)[:MAX_MOLECULES]
-    make = partial(kind.of, smiles, workers, progress)
+    make = partial(cls.of, smiles, workers, progress)
     return {"Test": load("Test", content_digest(smiles), make)}

@@ -1,7 +1,7 @@
 """Tanimoto similarities of binary fingerprints, |a and b| / |a or b|.
 
-Fingerprints are rows of 64-bit words [n, W]. All pairs of two sets are compared; nothing of size
-[n, m] is stored.
+Fingerprints are rows of 64-bit words [n, W]. All pairs of rows of two sets are compared without
+storing an [n, m] matrix.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cwdfm.ops.dispatch import numba_jit
 
-_ROWS = 64  # rows of a task
+_ROWS = 64  # rows per task
 
 
 def pack_bits(bits_NK: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -39,7 +39,7 @@ def similarities(
 
 
 def _count_ones(_: Any, word: Any) -> Any:
-    """The number of ones in a word: one instruction, which numba does not export."""
+    """Population count of a word: a single instruction that numba does not expose."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -52,7 +52,7 @@ _popcount: Any = intrinsic(_count_ones)
 
 @numba_jit
 def _compare(a_NW: np.ndarray, b_MW: np.ndarray, out_N3: np.ndarray) -> None:
-    """Add up the largest similarity, the sum and the sum of squares of each row."""
+    """Write the maximum, sum and sum of squares of the similarities of each row."""
     for i in range(len(a_NW)):
         largest, total, squares = 0.0, 0.0, 0.0
         for j in range(len(b_MW)):

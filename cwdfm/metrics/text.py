@@ -1,7 +1,7 @@
 """Diversity of token sequences: entropy, distinct n-grams, repetition.
 
-Perplexity alone rewards repetition, so these statistics accompany it. They are computed on the
-tokens of the sampler, not on those of the evaluator LM.
+Perplexity alone rewards repetition, so report these statistics with it. They are computed on the
+sampler's tokens, not the evaluator LM's.
 """
 
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ from torch import Tensor
 from cwdfm.errors import InputError, describe
 from cwdfm.metrics.folds import Estimate, fold_slices, mean_estimate
 
-MAX_N = 4  # longest n-grams; repetition counts these
+MAX_N = 4  # longest n-grams, used for `repetition`
 Ids = NDArray[np.int64]
 
 
@@ -26,7 +26,7 @@ class TextStatistics:
       the count of token v in the sample (the paper, after Gat et al. 2024);
     - `distinct[n-1]`: distinct n-grams of a sample divided by its N - n + 1 n-grams;
     - `corpus_distinct[n-1]`: the same for the n-grams of all samples together. It shows whether
-      samples repeat each other, and decreases with their number;
+      samples repeat each other, and decreases with the number of samples;
     - `repetition`: the fraction of 4-grams that occurred earlier in the same sample,
       1 - distinct-4; None for samples shorter than 4 tokens;
     - `longest_run`: length of the longest run of one token.
@@ -115,7 +115,7 @@ def _renumber(x_BN: Ids) -> Ids:
 
 
 def token_ids(tokens: Tensor | np.ndarray, name: str = "tokens") -> Ids:
-    """Token ids [B, N] as an array; InputError for anything else."""
+    """Token ids [B, N] as an array; raises InputError for anything else."""
     x_BN = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     valid = isinstance(x_BN, np.ndarray) and x_BN.dtype.kind in "iu" and x_BN.ndim == 2
     if not valid or not x_BN.size:

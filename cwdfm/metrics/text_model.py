@@ -1,4 +1,4 @@
-"""Pretrained text models for the metrics: loading, features, fingerprints of their weights."""
+"""Pretrained text models for the metrics: loading, features, and fingerprints."""
 
 import hashlib
 import sys
@@ -23,8 +23,8 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPES = get_args(Dtype)
 AutoClass = Literal["AutoModelForCausalLM", "AutoModel"]
 
-# Tokens per forward pass. On a CPU larger batches are not faster. On a GPU the limit is a share of
-# the free memory, up to a size that keeps the device busy.
+# Tokens per forward pass. On a CPU, larger batches are not faster. On a GPU, the limit is a share
+# of the free memory, but at most MAX_TOKENS, which is enough to keep the device busy.
 CPU_TOKENS, MAX_TOKENS = 2**11, 2**15
 MEMORY_SHARE = 0.25
 _HASH_BLOCK = 1 << 16
@@ -32,7 +32,7 @@ _HASH_BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class TextModel:
-    """A model in evaluation mode and its tokenizer."""
+    """A model in eval mode and its tokenizer."""
 
     name: str
     model: Any
@@ -47,7 +47,7 @@ class TextModel:
         return next((n for n in sizes if isinstance(n, int) and n > 0), None)
 
     def conventions(self) -> dict[str, Any]:
-        """The settings that a result must report; `revision` is the commit on the hub, or None."""
+        """The settings to report with a result; `revision` is the commit on the hub, or None."""
         return {
             "model": self.name,
             "revision": getattr(self.model.config, "_commit_hash", None),
@@ -59,7 +59,7 @@ class TextModel:
     def features(
         self, sequences: Sequence[Sequence[int]], budget: int, pool: Callable[..., Tensor]
     ) -> NDArray[np.float32]:
-        """Features [S, D]: pool(last hidden states [B, T, D], mask of real tokens [B, T])."""
+        """Features [S, D]: pool(last hidden states [B, T, D], attention mask [B, T])."""
         if empty := [k for k, ids in enumerate(sequences) if not ids]:
             raise InputError(
                 f"{len(empty)} of {len(sequences)} texts are empty, first at index {empty[0]}; "
@@ -84,9 +84,9 @@ def load_text_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> TextModel:
-    """Load a model and its tokenizer; InputError if files are missing or do not fit together.
+    """Load a model and its tokenizer; raises InputError if files are missing or do not match.
 
-    Python code that comes with the model runs only with `trust_remote_code`; see `cwdfm.hub`.
+    Python code from the model's repository runs only with `trust_remote_code`; see `cwdfm.hub`.
     """
     check_choice("dtype", dtype, DTYPES)
     if not isinstance(name, str | Path) or not str(name):
@@ -121,13 +121,13 @@ def load_text_model(
             f"{name}: the tokenizer has ids up to {largest}, but the model accepts 0..{size - 1}; "
             f"use the tokenizer and the weights of the same model"
         )
-    model.config.use_cache = False  # there is no generation
+    model.config.use_cache = False  # not needed for scoring
     return TextModel(str(name), model.to(target).eval(), tokenizer, target)
 
 
 @contextmanager
 def hub_progress_bars(*, shown: bool) -> Iterator[None]:
-    """Turn the progress bars of transformers off inside the block, unless `shown`."""
+    """Disable the progress bars of transformers inside the block, unless `shown`."""
     logging = load_extra("transformers.utils.logging", "text")
     hidden = not shown and logging.is_progress_bar_enabled()
     if hidden:
@@ -166,8 +166,8 @@ def _load_error(auto_class: AutoClass, name: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         consent = "trust_remote_code=True" + ("" if local else " and revision=COMMIT")
         return (
-            f"{name} comes with Python code of its own, which is not run without consent; choose a "
-            f"model that transformers supports itself, or read the code and pass {consent}"
+            f"{name} requires Python code from its repository, which is not run by default; choose "
+            f"a model that transformers supports natively, or read the code and pass {consent}"
         )
     if local:
         kind = "a causal language model" if auto_class == "AutoModelForCausalLM" else "one model"
@@ -184,7 +184,7 @@ def _load_error(auto_class: AutoClass, name: str, error: Exception) -> str:
 
 
 def token_budget(device: torch.device, bytes_per_token: int) -> int:
-    """Tokens per forward pass that fit into memory, padding included."""
+    """The number of tokens per forward pass that fit into memory, padding included."""
     if device.type != "cuda":
         return CPU_TOKENS
     free, _ = torch.cuda.mem_get_info(device)
@@ -194,8 +194,8 @@ def token_budget(device: torch.device, bytes_per_token: int) -> int:
 def length_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Group sequence indices into batches of at most `budget` tokens, padding included.
 
-    The longest sequences come first, so that out-of-memory errors occur at once. A sequence longer
-    than the budget forms its own batch.
+    The longest sequences come first, so that out-of-memory errors occur early. A sequence longer
+    than the budget is its own batch.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     first = 0
@@ -208,7 +208,7 @@ def length_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 def pad_right(
     sequences: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
-    """Ids [B, T], padded with 0, and the mask [B, T] of real tokens (None without padding)."""
+    """Ids [B, T] padded with 0, and the attention mask [B, T] (None without padding)."""
     ids_BT = pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True)
     length_B = torch.tensor([len(ids) for ids in sequences])
     mask_BT = (torch.arange(ids_BT.shape[1]) < length_B[:, None]).long()
@@ -216,10 +216,11 @@ def pad_right(
 
 
 def model_fingerprint(name: str) -> dict[str, Any]:
-    """The name of a model and a digest of its files, to tell models of the same name apart.
+    """The name of a model and a digest of its files, to distinguish models with the same name.
 
-    The digest covers the size, the first and the last 64 KiB of each file, since different weights
-    differ everywhere. It is None for a hub name. File names count only inside a folder.
+    The digest covers the size and the first and last 64 KiB of each file, which suffices because
+    different weights differ everywhere. It is None for a hub name. File names are included only for
+    a folder.
     """
     path = Path(name).expanduser()
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []

@@ -1,4 +1,4 @@
-"""Trained models on disk: loading, saving, and formats of other projects."""
+"""Load and save trained models, and read the formats of other projects."""
 
 from cwdfm.language import LanguageModel
 from cwdfm.pretrained.model import Pretrained, bundled_models, load

@@ -1,4 +1,4 @@
-"""Tiny-A2D (dllm): autoregressive models turned into bidirectional ones, without a logit shift."""
+"""Tiny-A2D (dllm): autoregressive models converted to bidirectional ones, without logit shift."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from cwdfm.pretrained.text_tokenizer import LoadOptions
 
 
 def read_a2d(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
-    """The architecture is that of the original model: Llama, Qwen2 or Qwen3."""
+    """Read a model with the architecture of its original model: Llama, Qwen2 or Qwen3."""
     origin = str(config["model_type"]).rpartition("-")[2]
     bias = config.get("attention_bias", origin == "qwen2")
     shape = qwen_config(config, qkv_bias=bias, qk_norm=origin == "qwen3")

@@ -12,12 +12,12 @@ from cwdfm.source import MaskSource
 
 
 def read_bd3lm(folder: Path, config: dict[str, Any]) -> Checkpoint:
-    """Block diffusion, or MDLM if the network does not attend to clean blocks."""
+    """Read a block diffusion model, or an MDLM if the network does not attend to clean blocks."""
     for name in ("causal", "time_conditioning"):
         if config[name]:
             raise InputError(
-                f"{folder} is a BD3LM with {name}=true, which is not supported; the published "
-                f"block diffusion models have {name}=false"
+                f"{folder} is a BD3LM with {name}=true, which is not supported; use a model with "
+                f"{name}=false, as published"
             )
     shape = dit_config(config, time="zero" if config["adaln"] else "none")
     source = MaskSource(shape.num_tokens - 1)

@@ -1,7 +1,7 @@
-"""What published language models with the transformer of Llama and Qwen share.
+"""Read published language models with the transformer of Llama or Qwen.
 
-Their repositories contain code; these readers do not run it. The weights are read into `Decoder`,
-which has masks and caches that the authors' code does not have.
+The code in their repositories is not executed. Their weights are loaded into `Decoder`, which adds
+masks and caches that the authors' code does not have.
 """
 
 import re
@@ -18,8 +18,8 @@ from cwdfm.model.decoder import Decoder, DecoderConfig, KeyValues
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
 from cwdfm.pretrained.weights import check_depth, check_weights, read_weights
 
-# Patterns in the parameter names of Qwen and Llama, and their replacements. The parts of fused
-# layers get numbers.
+# Patterns in the parameter names of Qwen and Llama, and their replacements. Numbers mark the parts
+# of fused layers.
 NAMES = {
     r"^model\.embed_tokens\.": "embedding.",
     r"^model\.norm\.": "norm.",
@@ -40,7 +40,7 @@ NAMES = {
 
 
 class DecoderNetwork(Network):
-    """A `Decoder` as a network of language models."""
+    """Adapts a `Decoder` to the network interface of language models."""
 
     graphs = True
 
@@ -69,10 +69,12 @@ class DecoderNetwork(Network):
 
 
 def qwen_config(config: Mapping[str, Any], **settings: Any) -> DecoderConfig:
-    """The sizes in a config.json with the field names of Llama, Qwen2 and Qwen3."""
+    """Read the sizes from a config.json with the field names of Llama, Qwen2 and Qwen3."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
-        raise InputError(f"rotary positions of type {kind!r} are not supported, only 'default'")
+    if (rope_type := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        raise InputError(
+            f"rotary positions of type {rope_type!r} are not supported, only type 'default'"
+        )
     heads = config["num_attention_heads"]
     if (activation := config.get("hidden_act", "silu")) != "silu":
         raise InputError(f"the activation {activation!r} is not supported, only 'silu'")
@@ -101,7 +103,7 @@ def decoder_model(
     tokenizer_class: str = "AutoTokenizer",
     **facts: Any,
 ) -> LanguageModel:
-    """The language model of a folder; `facts` are further fields of it."""
+    """Read the language model in a folder; `facts` are further fields of `LanguageModel`."""
     tokenizer = read_tokenizer(folder, options, tokenizer_class)
     facts |= {"mask_id": find_mask(config, tokenizer)}
     facts |= {"stop_ids": find_stop(folder, config, tokenizer)}
@@ -111,31 +113,31 @@ def decoder_model(
 def read_decoder(
     folder: Path, shape: DecoderConfig, options: LoadOptions, names: Mapping[str, str] = NAMES
 ) -> DecoderNetwork:
-    """The network of a folder, on the device and in the dtype of the options."""
+    """Read the network in a folder, on the device and in the dtype of the options."""
     weights = fuse({rename(name, names): x for name, x in read_weights(folder).items()})
     weights.setdefault("readout.weight", weights.get("embedding.weight", torch.empty(0)))
     check_depth(shape.depth, weights)
     with torch.device("meta"):
         decoder = Decoder(shape)
     check_weights({n: x.shape for n, x in decoder.state_dict().items()}, weights)
-    placed = {n: x.to(options.device, options.dtype or x.dtype) for n, x in weights.items()}
-    decoder.load_state_dict(placed, assign=True)
+    moved = {n: x.to(options.device, options.dtype or x.dtype) for n, x in weights.items()}
+    decoder.load_state_dict(moved, assign=True)
     return DecoderNetwork(decoder.eval().requires_grad_(False))
 
 
 def rename(name: str, names: Mapping[str, str]) -> str:
-    """A parameter name after all replacements."""
+    """Apply all replacements to a parameter name."""
     for pattern, replacement in names.items():
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def fuse(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Concatenate the parts `layer:0.weight`, `layer:1.weight`, ... to `layer.weight`."""
+    """Concatenate the parts `layer:0.weight`, `layer:1.weight`, ... into `layer.weight`."""
     fused = {name: x for name, x in weights.items() if ":" not in name}
     parts: dict[str, list[str]] = {}
     for name in sorted(name for name in weights if ":" in name):
         parts.setdefault(re.sub(r":\d+", "", name), []).append(name)
-    for whole, names in parts.items():
-        fused[whole] = torch.cat([weights[name] for name in names])
+    for fused_name, names in parts.items():
+        fused[fused_name] = torch.cat([weights[name] for name in names])
     return fused

@@ -1,8 +1,8 @@
-"""DiffusionGemma: blocks ("canvases") of uniform noise behind a causal encoder of the prefix.
+"""DiffusionGemma: denoises blocks ("canvases") of uniform noise after a causally encoded prefix.
 
-The decoder attends to the encoder's keys and values and to all tokens of the canvas. Logits have a
-softcap and no shift. In every step the decoder also receives the logits of the step before
-(self-conditioning), divided by the temperature of the draws as in transformers.
+The decoder attends to the encoder's keys and values and to all tokens of the canvas. Logits are
+softcapped and not shifted. In every step the decoder also receives the logits of the previous step
+(self-conditioning), divided by the sampling temperature as in transformers.
 
 Shapes: B batch, L tokens per canvas, K tokens, V ids, D width.
 """
@@ -23,9 +23,9 @@ from cwdfm.solver import Solver
 
 
 class DiffusionGemmaNetwork(nn.Module):
-    """`DiffusionGemmaForBlockDiffusion` of transformers."""
+    """Wraps `DiffusionGemmaForBlockDiffusion` of transformers."""
 
-    caches = False  # none to choose: the encoder always caches the prefix
+    caches = False  # not a choice: the encoder always caches the prefix
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -37,25 +37,25 @@ class DiffusionGemmaNetwork(nn.Module):
         return count
 
     def logits(self, logits_KV: Tensor) -> Tensor:
-        """The input: the session has computed the logits, because the next step needs them."""
+        """Return the input: the session already computes logits, which the next step needs."""
         return logits_KV
 
     def head(self, hidden_BLD: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """Logits [B, L, V], float32, and divided by a temperature, in the network's dtype."""
+        """Logits [B, L, V] in float32, and divided by the temperature in the network's dtype."""
         cap = self.network.final_logit_softcapping
         return softcap(self.network.lm_head(hidden_BLD), cap, temperature)
 
     def session(self, model: LanguageModel, canvas: Canvas, solver: Solver) -> "GemmaSession":
-        """A batch in generation."""
+        """Start generating a batch."""
         return GemmaSession(self, canvas, getattr(solver, "temperature", 1.0) or 1.0)
 
 
 class GemmaSession:
-    """Encodes the prefix, then evaluates one canvas after the other."""
+    """Encodes the prefix, then evaluates one canvas after another."""
 
-    def __init__(self, owner: DiffusionGemmaNetwork, canvas: Canvas, temperature: float) -> None:
-        self.owner, self.canvas, self.temperature = owner, canvas, temperature
-        self.network: Any = owner.network
+    def __init__(self, model: DiffusionGemmaNetwork, canvas: Canvas, temperature: float) -> None:
+        self.model, self.canvas, self.temperature = model, canvas, temperature
+        self.network: Any = model.network
         transformers = load_extra("transformers", "text")
         config = self.network.config.get_text_config(decoder=True)
         self.cache = transformers.DynamicCache(config=config)
@@ -84,7 +84,7 @@ class GemmaSession:
             decoder_attention_mask=self.mask,
             decoder_position_ids=self.canvas.position[:, self.block],
         ).last_hidden_state
-        logits_BLV, self.previous = self.owner.head(hidden_BLD, self.temperature)
+        logits_BLV, self.previous = self.model.head(hidden_BLD, self.temperature)
         return logits_BLV if rows_A is None else logits_BLV[rows_A]
 
     def finish(self) -> None:
@@ -114,7 +114,7 @@ class GemmaSession:
 def read_diffusion_gemma(
     folder: Path, config: dict[str, Any], options: LoadOptions
 ) -> LanguageModel:
-    """Canvases of 256 tokens, the length in training; 48 steps, the default of transformers."""
+    """Read a model. Canvases have the training length, and 48 steps as in transformers."""
     tokenizer = read_tokenizer(folder, options)
     network = read_transformers(folder, "DiffusionGemmaForBlockDiffusion", options)
     return LanguageModel(

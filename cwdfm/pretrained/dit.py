@@ -1,7 +1,7 @@
-"""What the published DiT checkpoints share: parameter names, sizes and tokenizers.
+"""Read published DiT checkpoints: parameter names, sizes and tokenizers.
 
-MDLM, SEDD, Duo, UDLM, BD3LM and GIDD have the transformer of this library under other names. Their
-code requires flash-attn even to be imported; their weights do not.
+MDLM, SEDD, Duo, UDLM, BD3LM and GIDD use the transformer of this library with other parameter
+names. Their code cannot even be imported without flash-attn, so only their weights are read.
 """
 
 import re
@@ -46,7 +46,7 @@ class Checkpoint(NamedTuple):
 
 
 def dit_config(config: Mapping[str, Any], **settings: Any) -> DiTConfig:
-    """The network of a config.json with the field names of MDLM; KeyError names a missing field."""
+    """Read a config.json with the field names of MDLM; a KeyError names a missing field."""
     sizes = {
         "num_tokens": config["vocab_size"],  # includes the mask
         "width": config["hidden_dim"],
@@ -59,7 +59,7 @@ def dit_config(config: Mapping[str, Any], **settings: Any) -> DiTConfig:
 
 
 def dit_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The authors' weights under the parameter names of `DiT`."""
+    """Rename the authors' weights to the parameter names of `DiT`."""
     return {_rename(name): x for name, x in weights.items()}
 
 
@@ -79,39 +79,39 @@ def dit_checkpoint(
     mask: bool,
     tokenizer: str = "gpt2",
 ) -> Checkpoint:
-    """A checkpoint with the weights of a folder. `mask`: whether the last id is the mask token."""
-    found = _find_tokenizer(folder, tokenizer, shape, mask)
+    """Read the checkpoint in a folder. `mask`: whether the last id is the mask token."""
+    text_tokenizer = _find_tokenizer(folder, tokenizer, shape, mask)
     card = {"origin": f"a checkpoint of {origin}"}
-    fields = {"method": method, "tokenizer": found, "length": length, "card": card}
+    fields = {"method": method, "tokenizer": text_tokenizer, "length": length, "card": card}
     weights = dit_weights(read_weights(folder))
     if shape.leave_one_out and "readout.bias" in weights:
-        # Uniform noise includes a last id without text, but data, and so the prediction, does not.
-        weights["readout.bias"][found.vocab_size :] = -torch.inf
+        # Uniform noise includes a last id without text. Data does not, so it must not be predicted.
+        weights["readout.bias"][text_tokenizer.vocab_size :] = -torch.inf
     return Checkpoint(fields, shape, weights)
 
 
 def _find_tokenizer(folder: Path, default: str, shape: DiTConfig, mask: bool) -> TextTokenizer:
-    """The tokenizer in a folder, or else the authors' own, if it fits the network.
+    """The tokenizer in a folder, or else the authors' default; it must match the network.
 
-    Its vocabulary may end before the last id, if that is the mask or never occurs in data.
+    The last id may be missing from its vocabulary if it is the mask or never occurs in data.
     """
     num_tokens = shape.num_tokens
-    least = num_tokens - (mask or shape.leave_one_out)
-    own = (folder / "tokenizer.json").is_file()
-    tokenizer = find_tokenizer(folder if own else default)
-    if not least <= tokenizer.vocab_size <= num_tokens:
+    minimum = num_tokens - (mask or shape.leave_one_out)
+    has_own = (folder / "tokenizer.json").is_file()
+    tokenizer = find_tokenizer(folder if has_own else default)
+    if not minimum <= tokenizer.vocab_size <= num_tokens:
         raise InputError(
             f"{folder} has {num_tokens} token ids{', mask included,' if mask else ''} and "
-            f"{'its' if own else f'the {default}'} tokenizer has {tokenizer.vocab_size}; put the "
-            f"model's tokenizer.json into the folder"
+            f"{'its' if has_own else f'the {default}'} tokenizer has {tokenizer.vocab_size}; put "
+            f"the model's tokenizer.json into the folder"
         )
-    name = configured_token(folder, "mask_token") if mask and own else None
+    name = configured_token(folder, "mask_token") if mask and has_own else None
     if name is not None and isinstance(tokenizer, FastTokenizer):
-        found = tokenizer.token_id(name)
-        if found != num_tokens - 1:
+        token_id = tokenizer.token_id(name)
+        if token_id != num_tokens - 1:
             raise InputError(
-                f"the mask token {name!r} in {folder} has the id {found}, but the mask must be the "
-                f"last of the network's ids, {num_tokens - 1}; check tokenizer_config.json, or "
+                f"the mask token {name!r} in {folder} has the id {token_id}, but the mask must be "
+                f"the last id of the network, {num_tokens - 1}; check tokenizer_config.json, or "
                 f"wrap the network in cwdfm.Adapted(network, mask_id=...)"
             )
     return tokenizer

@@ -1,7 +1,7 @@
 """The folder format of trained models: weights in safetensors, everything else in config.json.
 
-A folder holds everything that sampling needs: the network, the method it was trained with, the
-tokenizer, whether the first token is fixed, and a card that records the training.
+A folder contains everything that sampling needs: the network, the method it was trained with, the
+tokenizer, whether the first token is fixed, and a model card that records the training.
 """
 
 import hashlib
@@ -29,8 +29,7 @@ from cwdfm.pretrained.weights import check_depth, check_weights
 from cwdfm.schedule import Cosine, Linear, Polynomial
 from cwdfm.source import MaskSource, UniformSource
 
-# Format 1 had only flows, with `source` and `schedule` in place of `method`; format 2 had no
-# checksums.
+# Format 1: flows only, with `source` and `schedule` instead of `method`. Format 2: no checksums.
 FORMAT = 3
 _FILE = re.compile(r"[a-z]+\.(safetensors|json)")  # names of the files of a checkpoint
 FLOW = (MaskSource, UniformSource, Polynomial, Linear, Cosine)
@@ -39,9 +38,9 @@ CLASSES = {c.__name__: c for c in (*PARTS, *(config.method_class for config in M
 
 
 def read_model(folder: Path, network: Builder | None = None) -> dict[str, Any]:
-    """The fields of the `Pretrained` in a folder, on the CPU; InputError if it is not valid.
+    """Read the fields of a `Pretrained` from a folder, on the CPU; InputError if it is invalid.
 
-    network: the class of a network that is not of this library; see `pretrained/own.py`.
+    network: the class of a network outside this library; see `pretrained/own.py`.
     """
     try:
         config = read_json(folder / "config.json")
@@ -53,8 +52,8 @@ def read_model(folder: Path, network: Builder | None = None) -> dict[str, Any]:
             return {"model": shape.build(network, weights).eval(), **fields}
         if network is not None:
             raise InputError(
-                f"network applies to models with a network of another class, but that of {folder} "
-                f"is a {DiT.__name__}; omit it",
+                f"network applies to models with a custom network, but {folder} has a "
+                f"{DiT.__name__}; omit it",
                 fields=("network",),
             )
         return {"model": _build_network(shape, weights).eval(), **fields}
@@ -71,18 +70,18 @@ def read_model(folder: Path, network: Builder | None = None) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise InputError(
-            f"{folder} is damaged, or its config.json and weights do not belong together "
+            f"{folder} is damaged, or its config.json and weights do not match "
             f"({type(error).__name__}: {reason}); copy or train the model again"
         ) from error
 
 
 def _read_own(folder: Path, config: dict[str, Any]) -> Checkpoint:
-    """A folder that `save_pretrained` wrote."""
+    """Read a folder written by `save_pretrained`."""
     check_fields("config.json", config, format=int)
     if config["format"] > FORMAT:
         raise InputError(
-            f"{folder} has format {config['format']}, newer than this version's {FORMAT}; update "
-            f"the library"
+            f"{folder} has format {config['format']}, but this version reads formats up to "
+            f"{FORMAT}; upgrade cwdfm"
         )
     try:
         fields, shape = _read_config(config)
@@ -98,14 +97,14 @@ def _read_own(folder: Path, config: dict[str, Any]) -> Checkpoint:
 
 
 def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig | OwnNetwork]:
-    """The fields of a `Pretrained` other than its network, and the network's shape."""
+    """Read the fields of a `Pretrained` without its network, and the network's shape."""
     check_integer("format", config["format"])
     known = {"format", "model", "tokenizer", "length", "fix_first", "card", "sha256"}
     known |= {"source", "schedule"} if config["format"] == 1 else {"method"}
     if unknown := sorted(set(config) - known):
         raise InputError(
-            f"unknown fields {', '.join(unknown)}; known are {', '.join(sorted(known))}; put other "
-            f"information under card"
+            f"unknown fields {', '.join(unknown)}; the known fields are "
+            f"{', '.join(sorted(known))}; put other information under card"
         )
     if config["format"] == 1:
         method = Flow(*(from_config(config[name], CLASSES) for name in ("source", "schedule")))
@@ -121,19 +120,19 @@ def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig | Ow
     check_integer("length", config["length"], most=MAX_LENGTH)
     check_instance("fix_first", config["fix_first"], bool, "true")
     check_instance("card", config["card"], dict, "{}")
-    # The mask or start token is one more than the vocabulary.
-    ids = getattr(shape, "num_tokens", method.num_tokens)  # those of other networks are unknown
+    # The method may have one more id than the tokenizer, the mask or start token.
+    ids = getattr(shape, "num_tokens", method.num_tokens)  # unknown for custom networks
     if ids != method.num_tokens or tokenizer.vocab_size > method.num_tokens:
         raise InputError(
             f"the network has {ids} token ids, the method {method.num_tokens} and the "
-            f"tokenizer {tokenizer.vocab_size}, which do not fit together"
+            f"tokenizer {tokenizer.vocab_size}, which do not match"
         )
-    plain = {name: config[name] for name in ("length", "fix_first", "card")}
-    return {"method": method, "tokenizer": tokenizer, **plain}, shape
+    others = {name: config[name] for name in ("length", "fix_first", "card")}
+    return {"method": method, "tokenizer": tokenizer, **others}, shape
 
 
 def _build_network(shape: DiTConfig, weights: dict[str, Tensor]) -> DiT:
-    """The network with these weights. Shapes are compared before memory is allocated."""
+    """Build the network with these weights. Checks shapes before allocating memory."""
     check_depth(shape.depth, weights)
     with torch.device("meta"):
         expected = {name: tuple(x.shape) for name, x in DiT(shape).state_dict().items()}
@@ -155,7 +154,7 @@ def verify(folder: Path) -> None:
     check_fields("meta.json", content, sha256=dict)
     for name, digest in content["sha256"].items():
         if not _FILE.fullmatch(name):
-            raise ValueError(f"meta.json names {name!r:.80}, which is not a file of a checkpoint")
+            raise ValueError(f"meta.json lists {name!r:.80}, which is not a file of a checkpoint")
         if checksum(folder / name) != digest:
             raise ValueError(f"the checksum of {name} does not match")
 
@@ -168,9 +167,9 @@ def digests(weights: Path, config: dict[str, Any]) -> dict[str, str]:
 def _verify_digests(folder: Path, config: dict[str, Any]) -> None:
     check_fields("config.json", config, sha256=dict)
     rest = {name: value for name, value in config.items() if name != "sha256"}
-    found = digests(folder / "model.safetensors", rest)
-    for what, file in (("weights", "model.safetensors"), ("config", "config.json")):
-        if config["sha256"].get(what) != found[what]:
+    actual = digests(folder / "model.safetensors", rest)
+    for key, file in (("weights", "model.safetensors"), ("config", "config.json")):
+        if config["sha256"].get(key) != actual[key]:
             raise ValueError(f"the checksum of {file} does not match")
 
 

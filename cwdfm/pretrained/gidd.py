@@ -12,7 +12,7 @@ from cwdfm.source import MaskSource
 
 
 def read_gidd(folder: Path, config: dict[str, Any]) -> Checkpoint:
-    """Hybrid noise; without uniform noise, a masked flow with the linear schedule."""
+    """Read a model with hybrid noise, or a masked linear flow if there is no uniform noise."""
     shape = DiTConfig(
         num_tokens=config["vocab_size"],  # includes the mask
         width=config["hidden_size"],

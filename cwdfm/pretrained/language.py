@@ -1,4 +1,4 @@
-"""Recognize a language model by its config.json."""
+"""Recognize language models by their config.json, and read them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +15,8 @@ from cwdfm.pretrained.masked_lm import is_masked_lm, read_masked_lm
 from cwdfm.pretrained.sdar import read_sdar
 from cwdfm.pretrained.text_tokenizer import LoadOptions
 
-# By `model_type` in config.json, in lower case. All other types that transformers has as masked
-# language models are read by `read_masked_lm`. To support another family, add a reader.
+# Readers by `model_type` in config.json, in lower case. `read_masked_lm` reads all other types that
+# transformers supports as masked language models. To support another family, add a reader.
 FAMILIES: dict[str, Callable[[Path, dict[str, Any], LoadOptions], LanguageModel]] = {
     "llada": read_llada,
     "dream": read_dream,
@@ -32,23 +32,23 @@ FAMILIES: dict[str, Callable[[Path, dict[str, Any], LoadOptions], LanguageModel]
 
 def is_language_model(config: dict[str, Any]) -> bool:
     """Whether a config.json describes a language model that can be read."""
-    kind = str(config.get("model_type", "")).lower()
-    return kind in FAMILIES or is_masked_lm(config)
+    model_type = str(config.get("model_type", "")).lower()
+    return model_type in FAMILIES or is_masked_lm(config)
 
 
 def read_language_model(
     folder: Path, config: dict[str, Any], options: LoadOptions
 ) -> LanguageModel:
-    """The language model in a folder; InputError if it is not complete."""
-    kind = str(config["model_type"]).lower()
+    """Read the language model in a folder; raises InputError if it is incomplete or damaged."""
+    model_type = str(config["model_type"]).lower()
     try:
-        return FAMILIES.get(kind, read_masked_lm)(folder, config, options)
+        return FAMILIES.get(model_type, read_masked_lm)(folder, config, options)
     except InputError:
         raise
     except KeyError as error:
         raise InputError(
-            f"{folder}/config.json has no field {error}, which a model of type {kind!r} needs; "
-            f"copy the model again"
+            f"{folder}/config.json has no field {error}, which a model of type {model_type!r} "
+            f"needs; copy the model again"
         ) from error
     except FileNotFoundError as error:
         missing = Path(error.filename).name if error.filename else str(error)
@@ -56,6 +56,6 @@ def read_language_model(
     except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"{folder} is damaged, or its config.json and weights do not belong together "
+            f"{folder} is damaged, or its config.json and weights do not match "
             f"({type(error).__name__}: {reason}); copy the model again"
         ) from error

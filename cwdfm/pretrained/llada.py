@@ -25,7 +25,7 @@ _NAMES = {
     r"\.up_proj\.": ".gate_up:1.",
     r"\.ff_out\.": ".down.",
 }
-# Variants of the authors' code that no published model has.
+# Options of the authors' code, with the only values that published models have.
 _REQUIRED = {
     "block_type": "llama",
     "rope": True,
@@ -39,11 +39,12 @@ _REQUIRED = {
 
 
 def read_llada(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
-    """Blocks of 32 tokens, as in the authors' examples."""
+    """Read a model. Blocks have 32 tokens, as in the authors' examples."""
     for name, value in _REQUIRED.items():
         if config.get(name, value) != value:
             raise InputError(
-                f"LLaDA models with {name} = {config[name]!r} are not supported, only {value!r}"
+                f"LLaDA models with {name} = {config[name]!r} are not supported, only {value!r}; "
+                f"use a published model"
             )
     heads, width = config["n_heads"], config["d_model"]
     shape = DecoderConfig(

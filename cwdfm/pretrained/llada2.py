@@ -1,6 +1,7 @@
-"""LLaDA2.0 and 2.1, and SDAR's mixtures of experts: attention causal between blocks, no shift.
+"""LLaDA2.0, LLaDA2.1 and SDAR mixtures of experts: block-causal attention, no logit shift.
 
-Their networks are code in their repositories, which runs only with `trust_remote_code=True`.
+Their networks are defined by code in their repositories, which runs only with
+`trust_remote_code=True`.
 """
 
 from functools import cache
@@ -17,15 +18,15 @@ from cwdfm.pretrained.masked_lm import TransformersNetwork, read_transformers
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
 
 _BLOCKS = {"llada2_moe": 32, "sdar_moe": 4}
-_MASKS = {"llada2_moe": 156895}  # where neither config.json nor the tokenizer has one
+_MASKS = {"llada2_moe": 156895}  # if neither config.json nor the tokenizer has one
 
 
 class CausalLMNetwork(TransformersNetwork):
-    """A causal language model of transformers, called with masks of its own.
+    """A causal language model of transformers, called with explicit attention masks.
 
-    It has a `model`, which returns hidden vectors, and an output layer. Its layers call
-    `past_key_values.update`; those of SDAR only with `store_kv`. LLaDA2 adds its mask to the
-    scores, and SDAR's is true where a token attends to a key.
+    It must have a `model` that returns hidden vectors, and an output layer. Its layers call
+    `past_key_values.update` (in SDAR only with `store_kv`). LLaDA2 takes an additive mask; SDAR
+    takes a boolean one that is true where a token attends to a key.
     """
 
     def __init__(self, network: Any, kind: str) -> None:
@@ -64,12 +65,12 @@ class CausalLMNetwork(TransformersNetwork):
 
 @cache
 def _cache_class() -> Any:
-    """The class of a cache that the authors' code accepts: a `Cache` of transformers."""
+    """A subclass of transformers' `Cache`, which the authors' code requires."""
 
     class ColumnCache(load_extra("transformers", "text").Cache):  # type: ignore[misc]
-        """The keys and values of a canvas; the columns of a call may lie anywhere in it."""
+        """Keys and values of a canvas. Calls may update any of its columns."""
 
-        def __init__(self, columns: KeyValues) -> None:  # has no layers of its own
+        def __init__(self, columns: KeyValues) -> None:  # super() would create layers
             self.columns = columns
 
         def update(self, k: Tensor, v: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
@@ -79,17 +80,17 @@ def _cache_class() -> Any:
             return self.columns.start
 
         def get_usable_length(self, new: int, layer_idx: int = 0) -> int:
-            """Called by code for older versions of transformers."""
+            """Used by code written for older versions of transformers."""
             return self.columns.start
 
     return ColumnCache
 
 
 def read_block_causal(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
-    """Blocks of 32 tokens for LLaDA2, of 4 for SDAR."""
+    """Read a model. By default blocks have 32 tokens in LLaDA2, and 4 in SDAR."""
     if not options.trust_remote_code:
         raise InputError(
-            f"{folder} contains the code of its network, which runs only with "
+            f"{folder} defines its network by Python code, which runs only with "
             f"trust_remote_code=True; read the code first",
             fields=("trust_remote_code",),
         )

@@ -1,7 +1,7 @@
 """Masked language models of transformers: BERT and GenMol, ModernBERT, ESM and DPLM, and others.
 
-No logit shift, bidirectional attention, no cache. Positions are those of the network: sequences of
-a batch have equal lengths, because networks differ in how they number padded ones.
+They have bidirectional attention, no logit shift and no cache. The sequences of a batch have equal
+lengths, because networks number the positions of padded sequences differently.
 """
 
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ MAX_LAYERS = 1000
 
 
 class TransformersNetwork(Network):
-    """A network of transformers."""
+    """Wraps a network of transformers."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class TransformersNetwork(Network):
 
 
 class MaskedLMNetwork(TransformersNetwork):
-    """Its hidden vectors are logits already: heads differ between networks, and are small."""
+    """Returns logits as hidden vectors, since the heads differ between networks and are small."""
 
     caches = pads = False
 
@@ -64,7 +64,7 @@ def is_masked_lm(config: dict[str, Any]) -> bool:
 
 
 def read_masked_lm(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
-    """Texts stand between the special tokens of the tokenizer, as in training."""
+    """Read a model. As in training, texts are framed by the special tokens of the tokenizer."""
     tokenizer = read_tokenizer(folder, options)
     if any(folder.glob("*.ckpt")):
         network = _read_checkpoint(folder, options)
@@ -82,7 +82,7 @@ def read_masked_lm(folder: Path, config: dict[str, Any], options: LoadOptions) -
 
 
 def _read_checkpoint(folder: Path, options: LoadOptions) -> nn.Module:
-    """A Lightning checkpoint with a config.json, such as GenMol's: its moving average, if any."""
+    """Read a Lightning checkpoint with a config.json, such as GenMol's; prefers its average."""
     transformers = load_extra("transformers", "text")
     _check_layers(folder)
     config = transformers.AutoConfig.from_pretrained(str(folder))
@@ -95,7 +95,7 @@ def _read_checkpoint(folder: Path, options: LoadOptions) -> nn.Module:
 
 
 def read_transformers(folder: Path, kind: str, options: LoadOptions) -> nn.Module:
-    """The network of a folder, built by a class of transformers."""
+    """Read the network in a folder with a class of transformers."""
     transformers = load_extra("transformers", "text")
     _check_layers(folder)
     dtype = "auto" if options.dtype is None else options.dtype
@@ -106,12 +106,15 @@ def read_transformers(folder: Path, kind: str, options: LoadOptions) -> nn.Modul
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{folder} cannot be loaded by transformers ({reason})") from error
+        raise InputError(
+            f"{folder} cannot be loaded by transformers ({reason}); copy the model again, or "
+            f"upgrade transformers"
+        ) from error
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, info.get(problem) or ())):
             raise InputError(
                 f"{folder} has {len(names)} {problem.replace('_keys', '')} weights "
-                f"({', '.join(names[:3])}), so its weights and config.json do not belong together; "
+                f"({', '.join(names[:3])}), so its weights and config.json do not match; "
                 f"copy the model again"
             )
     moved: nn.Module = network.to(options.device).eval().requires_grad_(False)
@@ -119,11 +122,11 @@ def read_transformers(folder: Path, kind: str, options: LoadOptions) -> nn.Modul
 
 
 def _check_layers(folder: Path) -> None:
-    """Require a plausible number of layers: transformers creates as many as config.json says."""
+    """Raise an error for an implausible number of layers, before transformers creates them."""
     layers = read_json(folder / "config.json").get("num_hidden_layers", 1)
     check_integer("num_hidden_layers in config.json", layers, most=MAX_LAYERS)
 
 
 def _has_safetensors(folder: Path) -> bool | None:
-    """Prefer safetensors; None lets transformers use pickled tensors, which it reads safely."""
+    """Prefer safetensors; None lets transformers read pickled tensors, which it does safely."""
     return True if any(folder.glob("*.safetensors")) else None

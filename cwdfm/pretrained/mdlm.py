@@ -10,7 +10,7 @@ from cwdfm.source import MaskSource
 
 
 def read_mdlm(folder: Path, config: dict[str, Any]) -> Checkpoint:
-    """A masked flow with the linear schedule."""
+    """Read a masked flow with the linear schedule."""
     shape = dit_config(config, time="sigma" if config["time_conditioning"] else "zero")
     method = Flow(MaskSource(shape.num_tokens - 1), Linear())
     return dit_checkpoint(folder, "MDLM", shape, method, config["model_length"], mask=True)

@@ -1,4 +1,4 @@
-"""A trained model with everything that sampling needs, loaded by name or path."""
+"""`Pretrained`, a trained model with everything that sampling needs, and `load`."""
 
 import hashlib
 import json
@@ -35,52 +35,52 @@ BUNDLED = Path(__file__).parent.parent / "bundled"
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A trained model."""
+    """A trained model: the network, its method and its tokenizer."""
 
-    model: Any  # the network, in evaluation mode: a DiT, or a module that follows the protocol
-    method: Method  # how the network was trained, and so how it is sampled and scored
-    tokenizer: Tokenizer  # between text and data tokens
+    model: Any  # the network in eval mode: a DiT, or a module that follows the protocol
+    method: Method  # the training method, which determines sampling and scoring
+    tokenizer: Tokenizer  # converts between text and data tokens
     length: int  # tokens per sequence in training
-    fix_first: bool = False  # whether the first token was always given in training
-    card: dict[str, Any] = field(default_factory=dict)  # how it was trained; stored as JSON
+    fix_first: bool = False  # whether the first token was given in training
+    card: dict[str, Any] = field(default_factory=dict)  # model card, stored as JSON
 
     def __post_init__(self) -> None:
         self.model.trained_length = self.length
 
     @property
     def source(self) -> Source:
-        """The source of a flow; InputError for other methods."""
+        """The source of a flow; raises InputError for other methods."""
         return self.flow.source
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule of a flow; InputError for other methods."""
+        """The schedule of a flow; raises InputError for other methods."""
         return self.flow.schedule
 
     @property
     def flow(self) -> Flow:
-        """The method, if it is a discrete flow; InputError otherwise."""
+        """The method if it is a discrete flow; raises InputError otherwise."""
         return flow_of(self.method)
 
     def generate(self, solver: object = None, **options: Any) -> Samples:
-        """Sample sequences: see `cwdfm.generate`. Their `texts` are the decoded samples."""
+        """Sample sequences; see `cwdfm.generate`. `texts` of the result are the decoded samples."""
         return generate(self, solver, **options)
 
     def likelihood(self, texts: Sequence[str], **options: Any) -> DatasetLikelihood:
-        """The likelihood of texts, or a bound on it: see `text_likelihood`.
+        """Compute the likelihood of texts, or a bound on it; see `text_likelihood`.
 
-        The texts get the start, end and padding tokens that the model was trained with; text models
-        score them as one stream of documents, cut into windows.
+        The texts get the start, end and padding tokens of training. Text models score them as one
+        stream of documents, cut into windows.
         """
         return text_likelihood(self, texts, **options)
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the network to a device; returns this model."""
+        """Move the network to a device and return this model."""
         self.model.to(find_device(device))
         return self
 
     def fingerprint(self) -> str:
-        """A SHA-256 of the weights and the config, equal for models that sample alike."""
+        """SHA-256 of the weights and the config: equal for models that give the same samples."""
         digest = hashlib.sha256(json.dumps(self._config(), sort_keys=True).encode())
         for name, weight in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
@@ -97,10 +97,10 @@ class Pretrained:
         }
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
-        """Write the model to a folder, with weights in `dtype`, a floating-point type.
+        """Write the model to a folder, optionally converting the weights to a floating `dtype`.
 
-        The default is to keep the dtype. A network of your own class is stored by the name of the
-        class and the keyword arguments in its attribute `config`; pass the class to `cwdfm.load`.
+        For a custom network, the name of its class and the keyword arguments in its attribute
+        `config` are stored. To load it, pass the class to `cwdfm.load`.
         """
         floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
         require(
@@ -109,11 +109,11 @@ class Pretrained:
             "be a float type of 16 bits or more",
             dtype,
         )
-        # As JSON reads them: tuples become lists, and keys strings.
+        # A JSON round trip turns tuples into lists and keys into strings, as when reading.
         config = json.loads(json.dumps({"format": FORMAT, **self._config(), "card": self.card}))
         weights = Path(folder, "model.safetensors")
-        with replacing(weights) as part:
-            write_tensors(part, self.model.state_dict(), dtype)
+        with replacing(weights) as temporary:
+            write_tensors(temporary, self.model.state_dict(), dtype)
         config["sha256"] = digests(weights, config)
         write_json(Path(folder, "config.json"), config)
 
@@ -127,9 +127,9 @@ class Pretrained:
     ) -> str:
         """Upload the model to the hub as `owner/name`, and return the URL of the commit.
 
-        A new repository gets a model card. `metadata` adds to its header, for example
-        {"license": "apache-2.0"}. For `revision`, `private`, `token` and `message` see
-        `upload_model`.
+        A new repository gets a model card. `metadata` adds fields to its header, such as
+        {"license": "apache-2.0"}. See `upload_model` for `revision`, `private`, `token` and
+        `message`.
         """
         return upload_model(self, repo_id, dtype=dtype, metadata=metadata or {}, **options)
 
@@ -142,9 +142,9 @@ class Pretrained:
         revision: str | None = None,
         network: Builder | None = None,
     ) -> Self:
-        """Read a folder of `save_pretrained` or of another project, or a model of the hub.
+        """Load a folder of `save_pretrained` or of another project, or a model on the hub.
 
-        Weights of a DiT become float32. For `network` see `load`.
+        The weights of a DiT are converted to float32. See `load` for `network`.
         """
         target = find_device(device)
         trained = cls(**read_model(_local_folder(name_or_folder, revision), network))
@@ -170,18 +170,19 @@ def load(
     """Load a `Pretrained`, or a `LanguageModel` such as LLaDA, Dream or BERT.
 
     Args:
-        name_or_folder: A bundled model, a folder (also of other projects), or a model of the hub,
-            `owner/name` or `owner/name@revision`. The folder of a training run gives its trained
-            model, or else its newest checkpoint.
-        device: Where to put it.
-        revision: The branch, tag or commit of a model of the hub.
-        network: The class of the network, for a model saved with a network of your own: the class
-            itself, a function of the stored arguments, or an import path `package.module:Class`.
-            Without it, a class that a file names is never imported.
-        dtype: The dtype of a language model's weights. The default is that of the files.
-        block: The tokens per block of a language model that exists with several, such as SDAR.
-        trust_remote_code: Run the Python code of a language model. Few need it: LLaDA2 and mixtures
-            of experts. Read the code first; a model of the hub also needs the commit as `revision`.
+        name_or_folder: A bundled model, a folder (also from other projects), or a model on the hub,
+            `owner/name` or `owner/name@revision`. For the folder of a training run, the trained
+            model is loaded, or else the newest checkpoint.
+        device: The device to load it on.
+        revision: The branch, tag or commit of a model on the hub.
+        network: For a model saved with a custom network: its class, a function of the stored
+            arguments, or an import path `package.module:Class`. Without it, classes named in files
+            are never imported.
+        dtype: The dtype of a language model's weights; default: the dtype of the files.
+        block: The tokens per block, for language models published with several, such as SDAR.
+        trust_remote_code: Execute Python code from the repository of a language model. Only LLaDA2
+            and mixtures of experts need this. Read the code first. A model on the hub also requires
+            a commit as `revision`.
     """
     check_bool("trust_remote_code", trust_remote_code)
     if trust_remote_code:
@@ -190,13 +191,13 @@ def load(
     if isinstance(name_or_folder, str | Path) and str(name_or_folder) not in bundled_models():
         folder = _local_folder(name_or_folder, revision, code=trust_remote_code)
         if (config := _language_config(folder)) is not None:
-            reject_options("for networks of your own", network=network)
+            reject_options("for custom networks", network=network)
             options = LoadOptions(find_device(device), dtype, block, trust_remote_code)
             return read_language_model(folder, config, options)
     if dtype is not None or block is not None or trust_remote_code:
         raise InputError(
-            f"dtype, block and trust_remote_code are for language models of other projects, and "
-            f"{str(name_or_folder)!r} is none; omit them",
+            f"dtype, block and trust_remote_code apply to language models of other projects, which "
+            f"{str(name_or_folder)!r} is not; omit them",
             fields=("dtype", "block", "trust_remote_code"),
         )
     return load_trained(name_or_folder, device, revision=revision, network=network)
@@ -220,7 +221,7 @@ def load_trained(
     revision: str | None = None,
     network: Builder | None = None,
 ) -> Pretrained:
-    """Load a `Pretrained`; InputError for a language model."""
+    """Load a `Pretrained`; raises InputError for a language model."""
     named = isinstance(name_or_folder, str | Path)
     require(
         named, "the model", f"be a folder or one of {', '.join(bundled_models())}", name_or_folder
@@ -239,25 +240,25 @@ def load_trained(
             warnings.warn(f"{error}; using the previous one", stacklevel=2)
     if (folder / "recipe.json").exists():
         raise InputError(
-            f"{folder} is a training run without a checkpoint; continue it to its first checkpoint "
-            f"(see checkpoint_every)",
+            f"{folder} is a training run without a checkpoint; continue the run until it writes "
+            f"one (see checkpoint_every)",
             fields=("checkpoint_every",),
         )
     return Pretrained.from_pretrained(folder, device, network=network)
 
 
 def unfinished_steps(name_or_folder: str | Path, trained: Pretrained) -> tuple[int, int] | None:
-    """(steps done, steps planned) if `load` took a checkpoint of an unfinished run, else None.
+    """(steps done, steps planned) if `load` used a checkpoint of an unfinished run, else None.
 
-    None also for a checkpoint that was given by its own path, and for a run that completed its
-    steps but did not save its model.
+    Also None for a checkpoint given by its own path, and for a run that completed its steps but did
+    not save its model.
     """
     if not Path(name_or_folder).is_dir() or _model_folder(name_or_folder) is not None:
         return None
     match trained.card:
         case {"steps": int(done), "config": {"optimizer": {"steps": int(planned)}}}:
             pass
-        case {"steps": int(done), "recipe": {"steps": int(planned)}}:  # an older version's card
+        case {"steps": int(done), "recipe": {"steps": int(planned)}}:  # card of an older version
             pass
         case _:
             return None
@@ -265,16 +266,16 @@ def unfinished_steps(name_or_folder: str | Path, trained: Pretrained) -> tuple[i
 
 
 def _local_folder(name_or_folder: str | Path, revision: str | None, *, code: bool = False) -> Path:
-    """The folder itself, or that of a bundled model, or of one that is downloaded from the hub."""
+    """The folder of a model, which may be bundled, local, or downloaded from the hub."""
     name = str(name_or_folder)
     bundled = BUNDLED / name if name in bundled_models() else None
     if bundled is not None or Path(name).is_dir():
-        reject_options("for models of the hub", revision=revision)
+        reject_options("for models on the hub", revision=revision)
         return bundled or Path(name)
     neither = f"{name!r} is neither a folder nor a bundled model ({', '.join(bundled_models())})"
     repository, _, tag = name.partition("@")
     if not is_hub_name(repository):
-        raise InputError(f"{neither}; a model of the hub has a name of the form owner/name")
+        raise InputError(f"{neither}; models on the hub have names of the form owner/name")
     try:
         return download_model(repository, tag or revision, code=code)
     except InputError as error:

@@ -1,7 +1,7 @@
-"""Networks of a user's own class in saved models.
+"""Saved models with a custom network.
 
-The weights are stored as tensors. Of the class, only the name and the arguments are stored, so that
-reading a model never runs code by itself: the reader names the class, as `network=`.
+The weights are stored as tensors. Of the class, only the import path and the arguments are stored.
+Reading a model never imports that path by itself: the caller passes the class as `network=`.
 """
 
 import json
@@ -22,15 +22,15 @@ Builder = Callable[..., nn.Module] | str  # a class, or its import path `package
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """The class of a network, as `package.module:Class`, and the keyword arguments to build it."""
+    """The import path of a network's class, and the keyword arguments to build the network."""
 
     path: str
     arguments: dict[str, Any]
 
     @classmethod
     def of(cls, network: nn.Module) -> "OwnNetwork":
-        """Describe a network. Its attribute `config`, if any, holds the keyword arguments."""
-        kind = type(network)
+        """Describe a network, whose attribute `config`, if any, has its keyword arguments."""
+        network_class = type(network)
         arguments = getattr(network, "config", {})
         try:
             valid = isinstance(arguments, Mapping)
@@ -40,14 +40,14 @@ class OwnNetwork:
         if stored is None:
             raise InputError(
                 f"the network's config must be a dictionary of the keyword arguments that "
-                f"{kind.__name__} was created with, all of them JSON values, got "
+                f"{network_class.__name__} was created with, all of them JSON values, got "
                 f"{describe(arguments)}; set self.config in its __init__"
             )
-        return cls(f"{kind.__module__}:{kind.__qualname__}", stored)
+        return cls(f"{network_class.__module__}:{network_class.__qualname__}", stored)
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "OwnNetwork":
-        """Read what `to_json` returned; ValueError if it is not valid."""
+        """The inverse of `to_json`; raises ValueError for invalid data."""
         check_fields("model", stored, network=str, arguments=dict)
         return cls(stored["network"], stored["arguments"])
 
@@ -55,11 +55,11 @@ class OwnNetwork:
         return {"network": self.path, "arguments": self.arguments}
 
     def build(self, builder: Builder | None, weights: dict[str, Tensor]) -> nn.Module:
-        """Create the network with a class that the caller trusts, and load its weights."""
+        """Create the network with a class that the caller provides, and load its weights."""
         if builder is None:
             raise InputError(
-                f"this model has a network of a class outside of cwdfm, {self.path}; if you trust "
-                f"that code, pass the class or its import path, network={self.path!r}",
+                f"this model has a custom network, {self.path}; if you trust its code, pass the "
+                f"class or its import path, network={self.path!r}",
                 fields=("network",),
             )
         network = (_imported(builder) if isinstance(builder, str) else builder)(**self.arguments)
@@ -74,25 +74,25 @@ class OwnNetwork:
 
 
 def network_config(network: nn.Module) -> Any:
-    """The description of a network in config.json."""
+    """The entry of a network in config.json."""
     if isinstance(network, DiT):
         return to_config(network.config)
     return OwnNetwork.of(network).to_json()
 
 
 def _imported(path: str) -> Callable[..., nn.Module]:
-    """The class at an import path."""
+    """Import the class at an import path."""
     module, _, name = path.partition(":")
     try:
-        found: Any = import_module(module)
+        value: Any = import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"network {path!r} cannot be imported ({error}); give package.module:Class, and add "
             f"its folder to PYTHONPATH",
             fields=("network",),
         ) from error
-    if not callable(found):
+    if not callable(value):
         raise InputError(f"network {path!r} is not a class; give package.module:Class")
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]

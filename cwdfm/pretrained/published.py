@@ -1,4 +1,4 @@
-"""Recognize a model of another project by its config.json, and read it without its code."""
+"""Recognize models of other projects by their config.json, and read them without their code."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -14,8 +14,8 @@ from cwdfm.pretrained.language import FAMILIES, is_language_model
 from cwdfm.pretrained.mdlm import read_mdlm
 from cwdfm.pretrained.sedd import read_sedd
 
-# By `model_type` in config.json, in lower case, or see `_model_type`. To support another project,
-# add a reader.
+# Readers by `model_type` in config.json, in lower case (see `_model_type`). To support another
+# project, add a reader.
 READERS: dict[str, Callable[[Path, dict[str, Any]], Checkpoint]] = {
     "mdlm": read_mdlm,
     "duo": read_duo,
@@ -27,21 +27,21 @@ READERS: dict[str, Callable[[Path, dict[str, Any]], Checkpoint]] = {
 
 
 def read_published(folder: Path, config: dict[str, Any]) -> Checkpoint:
-    """The model in a folder of another project; InputError if it is of an unknown type."""
+    """Read a model of another project; raises InputError if its type is unknown."""
     kind = _model_type(config)
     if kind not in READERS and is_language_model(config):
         raise InputError(
-            f"{folder} holds a language model of type {kind!r}, which generates from prompts; use "
-            f"`cwdfm sample --prompts`, or cwdfm.load and cwdfm.generate"
+            f"{folder} contains a language model of type {kind!r}, which generates from prompts; "
+            f"use `cwdfm sample --prompts`, or cwdfm.load and cwdfm.generate"
         )
     if kind not in READERS:
         known = (*READERS, *FAMILIES)
         nearest = get_close_matches(kind, known, n=1, cutoff=0.0)[0]
         raise InputError(
-            f"{folder} holds a model of another library, of type {kind or 'unknown'!r}; supported "
-            f"are {', '.join(known)} and the masked language models of transformers (the nearest "
-            f"is {nearest}); give a folder written by save_pretrained or `cwdfm train`, or wrap "
-            f"the network in cwdfm.Adapted"
+            f"{folder} contains a model of another library with type {kind or 'unknown'!r}; "
+            f"supported types are {', '.join(known)} and the masked language models of "
+            f"transformers (the nearest is {nearest}); give a folder written by save_pretrained "
+            f"or `cwdfm train`, or wrap the network in cwdfm.Adapted"
         )
     return READERS[kind](folder, config)
 

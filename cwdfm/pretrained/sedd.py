@@ -10,9 +10,9 @@ from cwdfm.pretrained.dit import Checkpoint, dit_checkpoint
 
 
 def read_sedd(folder: Path, config: dict[str, Any]) -> Checkpoint:
-    """A score model. Its config.json is the authors' training config, without a model type.
+    """Read a score model. Its config.json is the authors' training config, without a model type.
 
-    With the absorbing graph the authors' `scale_by_sigma` is the scaling of `Absorb` here.
+    With the absorbing graph, the authors' `scale_by_sigma` is the scaling of `Absorb` here.
     """
     network, noise, graph = config["model"], config["noise"], config["graph"]["type"]
     absorb = graph == "absorb"

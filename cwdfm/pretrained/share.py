@@ -1,4 +1,4 @@
-"""Models on the Hugging Face hub: the model card, and the upload."""
+"""Upload models to the Hugging Face hub, with a model card."""
 
 import json
 from collections.abc import Mapping
@@ -49,16 +49,16 @@ print(model.generate(n=4).texts)
 
 
 def model_card(trained: "Pretrained", repository: str, metadata: Mapping[str, Any]) -> str:
-    """The text of README.md: a header with metadata, how to use the model, how it was trained."""
+    """The content of README.md: metadata, an example of use, the method and the training."""
     data = load_extra("huggingface_hub", "hub").ModelCardData
     is_text = isinstance(trained.tokenizer, TextTokenizer)
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "library_name": "cwdfm",
         "tags": ["discrete-flow-matching", "text" if is_text else "chemistry"],
         "pipeline_tag": "text-generation" if is_text else None,
     }
     return _CARD.format(
-        header=data(**known | dict(metadata)).to_yaml().strip(),
+        header=data(**defaults | dict(metadata)).to_yaml().strip(),
         name=repository.split("/")[-1],
         parameters=sum(x.numel() for x in trained.model.parameters()),
         length=trained.length,
@@ -79,10 +79,10 @@ def upload_model(
     token: str | None = None,
     message: str = "Upload model",
 ) -> str:
-    """Upload what `save_pretrained` writes, in one commit, and return its URL.
+    """Upload the files of `save_pretrained` in one commit, and return its URL.
 
-    The repository is created if it does not exist, as is the branch `revision`. An existing model
-    card is kept. The default `token` is that of `hf auth login`.
+    The repository and the branch `revision` are created if they do not exist. An existing model
+    card is kept. The default `token` is the one of `hf auth login`.
     """
     api = load_extra("huggingface_hub", "hub").HfApi(
         token=token, library_name="cwdfm", library_version=__version__
@@ -92,8 +92,8 @@ def upload_model(
             "the hub cannot be reached; check the connection, or save the model with "
             "save_pretrained and upload the folder later (hf upload OWNER/NAME FOLDER)"
         )
-    with TemporaryDirectory() as place, hub_errors(repository, revision):
-        folder = Path(place)
+    with TemporaryDirectory() as temporary, hub_errors(repository, revision):
+        folder = Path(temporary)
         trained.save_pretrained(folder, dtype)
         api.create_repo(repository, private=private, exist_ok=True)
         if revision is not None:

@@ -1,4 +1,4 @@
-"""Tokenizers of language models, with the ids that generation needs, and options of loading."""
+"""Load options and tokenizers of language models, and the token ids that generation needs."""
 
 import logging
 import warnings
@@ -13,7 +13,7 @@ import torch
 from cwdfm.errors import InputError, load_extra, require
 from cwdfm.files import read_json
 
-# Tokens that end an answer, besides the end-of-text token, where a tokenizer has them.
+# Tokens that end an answer, in addition to the end-of-text token, if a tokenizer has them.
 _ENDS = ("<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|role_end|>", "<end_of_turn>", "<turn|>")
 
 
@@ -22,8 +22,8 @@ class LoadOptions:
     """The options of `cwdfm.load` for language models."""
 
     device: torch.device
-    dtype: torch.dtype | None = None  # None: as stored
-    block: int | None = None  # tokens per block, for models that exist with several
+    dtype: torch.dtype | None = None  # None: the dtype of the files
+    block: int | None = None  # tokens per block, for models published with several block sizes
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
@@ -33,19 +33,18 @@ class LoadOptions:
 
 
 def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenizer") -> Any:
-    """The tokenizer in a folder.
+    """Read the tokenizer in a folder.
 
-    If it has code of its own, which may not run, tokenizer.json describes it completely. Without
-    that file it is one of the class `kind` of transformers.
+    A tokenizer with its own code, which must not run, is read from tokenizer.json, which describes
+    it completely, or else as the class `kind` of transformers.
     """
     transformers = load_extra("transformers", "text")
     extra: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
     path = folder / "tokenizer_config.json"
     if not options.trust_remote_code and path.is_file() and "auto_map" in read_json(path):
-        kind, extra = (
-            "PreTrainedTokenizerFast" if (folder / "tokenizer.json").is_file() else kind,
-            {},
-        )
+        extra = {}
+        if (folder / "tokenizer.json").is_file():
+            kind = "PreTrainedTokenizerFast"
     else:
         kind = "AutoTokenizer"
     try:
@@ -54,14 +53,14 @@ def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenize
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"{folder} has no tokenizer that can be read ({reason}); copy tokenizer.json and "
+            f"the tokenizer in {folder} cannot be read ({reason}); copy tokenizer.json and "
             f"tokenizer_config.json of the model into the folder"
         ) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' remarks on a config.json that is not of one of its own models."""
+    """Suppress transformers' warnings about the config.json of models that it does not know."""
     logger = logging.getLogger("transformers.configuration_utils")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -74,39 +73,39 @@ def _quiet() -> Iterator[None]:
 
 
 def find_mask(config: Mapping[str, Any], tokenizer: Any, default: int | None = None) -> int:
-    """The mask id, in which config.json and the tokenizer must agree.
+    """The mask id, from config.json and the tokenizer, which must agree.
 
-    `default` is the family's, where neither has one.
+    `default` is the mask id of the model family, used if neither has one.
     """
-    named = config.get("mask_token_id")
+    configured = config.get("mask_token_id")
     own = getattr(tokenizer, "mask_token_id", None)
-    if named is None and own is None:
-        named = default
-    if named is None and own is None:
+    if configured is None and own is None:
+        configured = default
+    if configured is None and own is None:
         raise InputError(
             "the model has no mask id: neither config.json (mask_token_id) nor the tokenizer "
             "(mask_token) names one; add it to config.json"
         )
-    if named is not None and own is not None and named != own:
+    if configured is not None and own is not None and configured != own:
         raise InputError(
-            f"the mask id is {named} in config.json and {own} in the tokenizer; correct the wrong "
-            f"one (mask_token_id or mask_token)"
+            f"the mask id is {configured} in config.json but {own} in the tokenizer; correct one "
+            f"of them (mask_token_id or mask_token)"
         )
-    found: Any = own if named is None else named
-    return int(found)
+    mask_id: Any = own if configured is None else configured
+    return int(mask_id)
 
 
 def find_stop(folder: Path, config: Mapping[str, Any], tokenizer: Any) -> tuple[int, ...]:
-    """The ids that end a text: those of the tokenizer, config.json and generation_config.json."""
+    """The ids that end a text, from tokenizer, config.json and generation_config.json."""
     path = folder / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
-    found: list[int] = []
+    ids: list[int] = []
     for value in (
         tokenizer.eos_token_id,
         config.get("eos_token_id"),
         generation.get("eos_token_id"),
     ):
-        found += [] if value is None else value if isinstance(value, list) else [value]
+        ids += [] if value is None else value if isinstance(value, list) else [value]
     vocabulary = tokenizer.get_vocab()
-    found += [vocabulary[name] for name in _ENDS if name in vocabulary]
-    return tuple(dict.fromkeys(i for i in found if i < len(tokenizer)))
+    ids += [vocabulary[name] for name in _ENDS if name in vocabulary]
+    return tuple(dict.fromkeys(i for i in ids if i < len(tokenizer)))

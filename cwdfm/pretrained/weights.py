@@ -1,4 +1,4 @@
-"""Weight files of other projects: safetensors, and pickled tensors, read without running code."""
+"""Read weight files of other projects: safetensors and pickled tensors, without running code."""
 
 import pickle
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import Tensor
 from cwdfm.errors import InputError
 from cwdfm.files import check_fields, read_json, read_tensors
 
-# Functions of the config that the authors' networks store with their weights.
+# Buffers that the authors' networks store with their weights, although the config determines them.
 _COMPUTED = (
     "rotary_emb.inv_freq",
     "rotary_emb.cos_cached",
@@ -22,9 +22,9 @@ _COMPUTED = (
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights in a folder: model.safetensors, pytorch_model.bin or a Lightning checkpoint.
+    """Read the weights in a folder: safetensors, pytorch_model.bin or a Lightning checkpoint.
 
-    Large models have several model-*.safetensors, listed in model.safetensors.index.json. Of a
+    Large models have several model-*.safetensors, listed in model.safetensors.index.json. From a
     Lightning checkpoint (`*.ckpt`), the moving average is used if there is one.
     """
     if (index := folder / "model.safetensors.index.json").is_file():
@@ -32,7 +32,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     checkpoints = sorted(folder.glob("*.ckpt"))
     if len(checkpoints) > 1:
         names = ", ".join(path.name for path in checkpoints)
-        raise InputError(f"{folder} has {len(checkpoints)} checkpoints ({names}); keep one")
+        raise InputError(f"{folder} has {len(checkpoints)} checkpoints ({names}); keep only one")
     first = folder / "model.safetensors"
     files = (first, folder / "pytorch_model.bin", *checkpoints)
     path = next((file for file in files if file.is_file()), first)
@@ -45,13 +45,15 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     check_fields(index.name, content, weight_map=dict)
     names = sorted({str(file) for file in content["weight_map"].values()})
     if wrong := [name for name in names if Path(name).name != name]:
-        raise InputError(f"{index} names {wrong[0]!r:.80}, which is not in the same folder")
+        raise InputError(
+            f"{index} lists {wrong[0]!r:.80}, which is not a file name; copy the model again"
+        )
     weights = {name: x for file in names for name, x in read_tensors(index.parent / file).items()}
     return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
 
 
 def check_depth(depth: Any, weights: Mapping[str, Tensor]) -> None:
-    """Require that a network is not deeper than its weights, before it is created."""
+    """Raise an error if a network has more layers than weights, before it is created."""
     if isinstance(depth, int) and depth > len(weights):
         raise ValueError(
             f"config.json describes {depth} layers, but there are only {len(weights)} weights"
@@ -59,16 +61,16 @@ def check_depth(depth: Any, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_weights(expected: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> None:
-    """Require weights of exactly the expected names and shapes, of floating dtypes."""
-    found = {name: tuple(x.shape) for name, x in weights.items()}
+    """Raise an error unless weights have the expected names and shapes and floating dtypes."""
+    actual = {name: tuple(x.shape) for name, x in weights.items()}
     expected = {name: tuple(shape) for name, shape in expected.items()}
-    if wrong := sorted(n for n in expected | found if expected.get(n) != found.get(n)):
-        missing, extra = sorted(expected.keys() - found), sorted(found.keys() - expected)
+    if wrong := sorted(n for n in expected | actual if expected.get(n) != actual.get(n)):
+        missing, extra = sorted(expected.keys() - actual), sorted(actual.keys() - expected)
         first = wrong[0]
         raise ValueError(
             f"{len(wrong)} weights differ: {len(missing)} are missing ({_some(missing)}), "
             f"{len(extra)} are unexpected ({_some(extra)}); {first} has shape "
-            f"{found.get(first, 'missing')}, but {expected.get(first, 'none')} in config.json"
+            f"{actual.get(first, 'missing')}, but {expected.get(first, 'none')} in config.json"
         )
     if wrong := [name for name, x in weights.items() if not x.is_floating_point()]:
         raise ValueError(f"{wrong[0]} has dtype {weights[wrong[0]].dtype}, which is not floating")
@@ -95,12 +97,12 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def _averaged(path: Path, state: dict[str, Tensor], ema: Any) -> dict[str, Tensor]:
-    """The weights with those of a moving average, which are stored in the order of the network."""
+    """Replace the weights by their moving average, which is stored in the order of the network."""
     match ema:
         case None:
             return state
         case {"shadow_params": list(average)}:
-            tied: dict[int, list[str]] = {}  # names of one parameter, by its address
+            tied: dict[int, list[str]] = {}  # names of each parameter, by its address
             for name, x in state.items():
                 if x.is_floating_point() and not name.endswith(_COMPUTED):
                     tied.setdefault(x.data_ptr(), []).append(name)
@@ -108,6 +110,6 @@ def _averaged(path: Path, state: dict[str, Tensor], ema: Any) -> dict[str, Tenso
                 pairs = zip(tied.values(), average, strict=True)
                 return {name: x for names, x in pairs for name in names}
     raise InputError(
-        f"the moving average (ema) in {path} does not fit its state_dict; remove it to use the "
-        f"state_dict alone"
+        f"the moving average (ema) in {path} does not match its state_dict; remove it to use only "
+        f"the state_dict"
     )

@@ -1,4 +1,4 @@
-"""Reports on samples: scores as a table, figures, JSON and one HTML page."""
+"""Reports on samples: scores in a table, figures, a JSON file and an HTML page."""
 
 from cwdfm.report.evaluate import check_folder, evaluate, report_folder
 from cwdfm.report.molecules import MoleculeReference

@@ -1,4 +1,4 @@
-"""Tables and figures of the analyses: prediction difficulty by context, updates per token."""
+"""Tables and figures for the analyses in `cwdfm.metrics.analysis`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ def context_plot(analysis: ContextAnalysis, path: Path, *, title: str) -> None:
     """
     figure = figure_of(9.6, 7.2)
     axes = figure.subplots(2, 2, sharey="col")
-    (style,) = styles_of(["model"]).values()  # not the color of a solver
+    (style,) = styles_of(["model"]).values()  # a color that no solver has
     rows = {
         f"revealed neighbors within {analysis.radius}": analysis.neighbors,
         f"distance to the nearest revealed token (up to {analysis.farthest}+)": analysis.distance,
@@ -60,7 +60,7 @@ def updates_table(results: Mapping[str, UpdateStatistics]) -> Table:
 
 
 def updates_plot(results: Mapping[str, UpdateStatistics], path: Path, *, title: str) -> None:
-    """Draw the share of tokens by their number of updates, one bar per solver."""
+    """Draw the share of tokens for each number of updates, with one bar per solver."""
     figure = figure_of(7.2, 4.2)
     axis = figure.subplots()
     width = 0.8 / len(results)
@@ -69,10 +69,10 @@ def updates_plot(results: Mapping[str, UpdateStatistics], path: Path, *, title: 
         shares = [n / result.tokens for n in result.histogram]
         centers = [u + (k - (len(results) - 1) / 2) * width for u in range(len(shares))]
         label = f"{name}: {result.updates_per_token:.3f} updates, {result.loop_share:.2%} loops"
-        look = {"color": style.color, "hatch": style.hatch, "edgecolor": "white"}
-        axis.bar(centers, shares, width, label=label, linewidth=0, **look)
+        bar_style = {"color": style.color, "hatch": style.hatch, "edgecolor": "white"}
+        axis.bar(centers, shares, width, label=label, linewidth=0, **bar_style)
     axis.set_xticks(range(max(len(r.histogram) for r in results.values())))
-    axis.set_yscale("log")  # shares of one in a thousand matter
+    axis.set_yscale("log")  # shares of 0.1% must be visible
     axis.set(xlabel="updates of a token", ylabel="share of tokens", axisbelow=True)
     axis.grid(alpha=0.3, axis="y")
     axis.legend(fontsize=8)

@@ -1,4 +1,4 @@
-"""Evaluate sample files and write the report folder."""
+"""`evaluate`: score sample files and write the report folder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -63,27 +63,27 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate sample files and write scores.json, table.md, figures and report.html into `out`.
 
-    - `data`: data to compare with, or "none"; "auto" is QM9 for molecules and none for text.
-    - `column`: the column of tables, both of samples and of data. None selects `text` or `smiles`.
-    - `data_column`: the column of the data, if it has another name.
-    - `fold_size`: samples per fold, for molecules.
+    - `data`: the reference data, or "none"; "auto" is QM9 for molecules and none for text.
+    - `column`: the column of tables, for both samples and data; None selects `text` or `smiles`.
+    - `data_column`: the column of the data, if it differs.
+    - `fold_size`: for molecules, samples per fold.
     - `distribution`: for molecules, also compute the metrics of `cwdfm.metrics.distribution`.
-    - `workers`: number of processes that compute them.
+    - `workers`: number of processes for these metrics.
     - `text`: settings of the text metrics.
     - `log`: called with messages.
-    - `progress`: called with the current stage, the units done and their number, if known.
-    - `title`, `lead`: the title of the report, and HTML to show before the table.
+    - `progress`: called with the current stage, the units done, and the total if known.
+    - `title`, `lead`: the title of the report, and HTML to show above the table.
 
     Input errors are raised before any score is computed.
     """
     if not paths:
-        raise InputError("no sample files; give at least one")
+        raise InputError("no sample files given; give at least one")
     check_integer("fold_size", fold_size)
-    of_data = data_column or (column if _has_columns(Path(data)) else None)
-    if column and not of_data and not any(map(_has_columns, paths)):
+    reference_column = data_column or (column if _has_columns(Path(data)) else None)
+    if column and not reference_column and not any(map(_has_columns, paths)):
         raise InputError(
-            f"column={column!r} is for tables, but neither {paths[0]} nor the data {data!r} is "
-            f"one; omit it",
+            f"column={column!r} applies to tables, but neither {paths[0]} nor the data {data!r} is "
+            f"a table; omit it",
             fields=("column",),
         )
     sets, settings = gather(paths, column), text or TextSettings()
@@ -94,7 +94,7 @@ def evaluate(
                 sets,
                 out,
                 data=data,
-                column=of_data,
+                column=reference_column,
                 fold_size=fold_size,
                 distribution=distribution,
                 workers=workers,
@@ -102,7 +102,7 @@ def evaluate(
             )
         else:
             evaluation = evaluate_text(
-                sets, out, data=data, column=of_data, settings=settings, log=log
+                sets, out, data=data, column=reference_column, settings=settings, log=log
             )
         notes = (*evaluation.notes, *prompt_notes(sets), *filter_notes(sets))
         evaluation = replace(evaluation, notes=notes, title=title or evaluation.title, lead=lead)
@@ -115,20 +115,20 @@ def evaluate(
 
 
 def _has_columns(path: Path) -> bool:
-    """Whether a file of samples or data is a table with named columns."""
+    """Whether a file is a table with named columns."""
     return is_table(path) or file_type(path) == ".parquet"
 
 
 def sample_kind(sets: Sequence[SampleSet], data: str, settings: TextSettings) -> str:
-    """The kind of the samples' tokenizer; files of unknown kind follow the options."""
+    """The tokenizer kind of the samples; for files of unknown kind, the options decide."""
     changed = settings.changed()
     is_text = bool(changed) or data in CORPORA or is_prepared(Path(data))
     kind, path = kind_of(sets, TEXT if is_text else MOLECULES), sets[0].files[0].path
     if kind == MOLECULES and changed:
         options = ", ".join(f"{name}='{value}'" for name, value in changed.items())
         raise InputError(
-            f"{path} contains molecules, but {options} is for text only; omit it, or give text as "
-            f"a .jsonl file written by `cwdfm sample`",
+            f"{path} contains molecules, but {options} applies to text only; omit it, or give text "
+            f"as a .jsonl file written by `cwdfm sample`",
             fields=tuple(changed),
         )
     if kind not in KINDS:
@@ -140,26 +140,26 @@ def sample_kind(sets: Sequence[SampleSet], data: str, settings: TextSettings) ->
 
 def write(evaluation: Evaluation, sets: Sequence[SampleSet], out: Path) -> None:
     """Write the report next to its figures, which must already exist."""
-    origin = provenance()
+    versions = provenance()
     out.mkdir(parents=True, exist_ok=True)
-    notes = {"provenance": origin, "notes": list(evaluation.notes)}
+    notes = {"provenance": versions, "notes": list(evaluation.notes)}
     write_json(out / "scores.json", notes | evaluation.scores)
-    files = [file for found in sets for file in found.files]
+    files = [file for sample_set in sets for file in sample_set.files]
     tables = [table.markdown() for table in (evaluation.table, evaluation.details) if table]
     pages = {
         "table.md": "\n".join(tables),
-        "report.html": page(evaluation, files, evaluation.settings | origin, out),
+        "report.html": page(evaluation, files, evaluation.settings | versions, out),
     }
     for name, content in pages.items():
-        with replacing(out / name) as part:
-            part.write_text(content, encoding="utf-8")
+        with replacing(out / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
 
 
 @contextmanager
 def report_folder(out: Path, *, force: bool) -> Iterator[None]:
-    """Hold the lock of a report's folder, and mark the folder until the report is complete.
+    """Lock the folder of a report, and mark it as unfinished until the report is complete.
 
-    It must be empty unless `force` is given, or hold an unfinished report.
+    The folder must be empty or contain an unfinished report, unless `force` is set.
     """
     with output(out, lambda: check_folder(out, force=force)):
         created, finished = not out.exists(), False
@@ -173,12 +173,12 @@ def report_folder(out: Path, *, force: bool) -> Iterator[None]:
             if finished or not _files(out):
                 (out / MARKER).unlink(missing_ok=True)
             if created:
-                with suppress(OSError):  # it is not empty
+                with suppress(OSError):  # not empty
                     out.rmdir()
 
 
 def check_folder(out: Path, *, force: bool) -> None:
-    """Require a folder without files that would be overwritten; cached scores may exist."""
+    """Raise an error if files in the folder would be overwritten; cached scores are allowed."""
     check_output_folder(out)
     if out.is_dir() and not force and not (out / MARKER).exists() and _files(out):
         raise InputError(

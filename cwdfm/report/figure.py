@@ -1,4 +1,4 @@
-"""Figures: consistent styles, quality against the number of steps, and atomic PNG files."""
+"""Figures: consistent styles, curves of scores over the number of steps, and PNG files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from cwdfm.errors import load_extra
 from cwdfm.files import replacing
 from cwdfm.report.sample_set import Scored
 
-# {color: {name: marker}}. A solver or training objective looks the same in all figures. The colors
-# of the paper's three solvers, and of the five objectives, are safe for color blindness, and the
-# markers for grayscale.
+# {color: {name: marker}}. A solver or training objective has the same style in all figures. The
+# colors of the paper's three solvers and of the five objectives are colorblind-safe, and their
+# markers differ in grayscale.
 _SOLVER_COLORS = {
     "#333333": {"Euler": "o"},
     "#009988": {"Neighbor": "s"},
@@ -34,7 +34,7 @@ _TRAININGS = {
     "SCE": ("#AA9900", "X"),
     "SCE, context path": ("#552200", "*"),
 }
-# For all other names; markers differ from those of the paper's solvers.
+# For all other names. The markers differ from those of the paper's solvers.
 _OTHERS = [("#0077BB", "v"), ("#EE3377", "P"), ("#AA9900", "D"), ("#66CCEE", "X")]
 _OTHERS += [("#552200", "d"), ("#AA4499", "8"), ("#777777", "p")]
 # Line style, marker fill and bar hatch of the variants of one solver or objective.
@@ -42,23 +42,23 @@ _VARIANTS = [("-", "full", ""), ("--", "none", "///"), (":", "left", "..."), ("-
 _DPI = 110
 NUMBER = "{x:,.9g}"  # format of tick labels: 0.5, 1,024, 1,000,000
 _PANEL_WIDTH, _PANEL_HEIGHT = 4.2, 3.9
-_LOG_RANGE = 4.0  # below this ratio of largest to smallest, ticks at 1, 2, 5 would be too few
+_LOG_RANGE = 4.0  # minimum ratio of the y limits for ticks at 1, 2, 5; else there are too few
 Point = tuple[int, float, float | None]  # steps, value, error
 
 
 @dataclass(frozen=True)
 class Style:
-    """The look of a line or a bar."""
+    """The style of a line or a bar."""
 
     color: str
     marker: str
     line: str = "-"
-    fill: str = "full"  # of the marker
-    hatch: str = ""  # of a bar
+    fill: str = "full"  # fill of the marker
+    hatch: str = ""  # hatch of a bar
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """Arguments for `Axes.errorbar`; thin error bars, since many may overlap."""
+        """Arguments for `Axes.errorbar`. Error bars are thin, since many may overlap."""
         return {
             "color": self.color,
             "linestyle": self.line,
@@ -74,17 +74,17 @@ class Style:
 
 
 def figure_of(width: float, height: float) -> Any:
-    """A matplotlib figure without pyplot: no window and no global state."""
+    """Create a matplotlib figure without pyplot, which has windows and global state."""
     return load_extra("matplotlib.figure", "plot").Figure((width, height), layout="constrained")
 
 
 def styles_of(names: Sequence[str]) -> dict[str, Style]:
-    """The style of each line: color and marker of its solver, or else of its training objective.
+    """Choose a style per name: color and marker of its solver, or else of its training objective.
 
-    Names with the same solver or objective, such as "SCE, Euler" and "CE, Euler", get different
-    line styles and marker fills, up to four. Further and unknown names use seven other colors.
+    Up to four names with the same solver or objective, such as "SCE, Euler" and "CE, Euler", get
+    different line styles and marker fills. Further and unknown names use seven other colors.
     """
-    variants: dict[str, list[str]] = {}  # the rest of the names with one known part
+    variants: dict[str, list[str]] = {}  # what remains of the names with this solver or objective
     for known, rest in sorted(map(_parts, names), key=lambda parts: bool(parts[1])):
         variants.setdefault(known, []).append(rest)
     others, styles = cycle(_OTHERS), {}
@@ -99,11 +99,11 @@ def styles_of(names: Sequence[str]) -> dict[str, Style]:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The solver in a name, or else the training objective, and the rest of the name."""
+    """Split a name into its solver, or else training objective, and the rest."""
     longest_first = (sorted(names, key=len, reverse=True) for names in (_SOLVERS, _TRAININGS))
     for known in chain(*longest_first):
-        if found := re.search(rf"(?:^|, ){re.escape(known)}(?!\w)", name, re.IGNORECASE):
-            return known, (name[: found.start()] + name[found.end() :]).strip(", ")
+        if match := re.search(rf"(?:^|, ){re.escape(known)}(?!\w)", name, re.IGNORECASE):
+            return known, (name[: match.start()] + name[match.end() :]).strip(", ")
     return "", name
 
 
@@ -115,10 +115,10 @@ def step_curves(
     levels: Mapping[str, float] | None = None,
     ylabel: str | None = None,
 ) -> None:
-    """Draw the scores of one model against the number of steps, with one line per solver.
+    """Draw the scores of one model over the number of steps, with one line per solver.
 
-    There is one panel for each score in `titles` that was computed. `levels` are drawn as dashed
-    lines: the scores of held-out text. With a `ylabel` the panels share a y axis that begins at 0.
+    There is one panel for each score in `titles` that was computed. `levels`, the scores of
+    held-out text, are drawn as dashed lines. With a `ylabel`, the panels share a y axis from 0.
     """
     scored = [s for s in scored if s.samples.steps]
     names = [name for name in titles if any(name in s.estimates() for s in scored)]
@@ -128,8 +128,9 @@ def step_curves(
     for axis, name in zip(axes, names, strict=True):
         lines: dict[str, list[Point]] = {}
         for s in sorted(scored, key=lambda s: s.samples.steps or 0):
-            if found := s.estimates().get(name):
-                lines.setdefault(s.samples.solver or "-", []).append((s.samples.steps or 0, *found))
+            if estimate := s.estimates().get(name):
+                point = (s.samples.steps or 0, *estimate)
+                lines.setdefault(s.samples.solver or "-", []).append(point)
         for solver, style in styles_of(list(lines)).items():
             errorbar(axis, lines[solver], style, label=solver)
         if levels and name in levels:
@@ -151,7 +152,7 @@ def step_curves(
 
 
 def errorbar(axis: Any, points: Sequence[Point], style: Style, **options: Any) -> None:
-    """Draw a line with error bars; a point without an error has none."""
+    """Draw a line with error bars, where points have errors."""
     x, y, errors = zip(*points, strict=True)
     axis.errorbar(x, y, yerr=[error or 0.0 for error in errors], **style.drawn, **options)
     axis.grid(alpha=0.3)
@@ -162,8 +163,8 @@ def _log_axis(axis: Any) -> None:
     ticker = load_extra("matplotlib.ticker", "plot")
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    wide = high > _LOG_RANGE * low
-    locator = ticker.LogLocator(subs=(1, 2, 5)) if wide else ticker.MaxNLocator(6)
+    is_wide = high > _LOG_RANGE * low
+    locator = ticker.LogLocator(subs=(1, 2, 5)) if is_wide else ticker.MaxNLocator(6)
     axis.yaxis.set_major_locator(locator)
     axis.yaxis.set_major_formatter(ticker.StrMethodFormatter(NUMBER))
     axis.yaxis.set_minor_locator(ticker.NullLocator())
@@ -175,5 +176,5 @@ def save_figure(figure: Any, path: Path) -> None:
         shown = text.get_text()
         if "$" in shown and "\\mathdefault" not in shown:  # a name, not a tick of a log axis
             text.set_parse_math(False)
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=_DPI)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=_DPI)

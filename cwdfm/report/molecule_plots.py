@@ -1,4 +1,4 @@
-"""Figures of molecules: drawings in a grid, and histograms of features."""
+"""Figures of molecules: grids of drawings, and histograms of features and properties."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,16 +13,16 @@ from cwdfm.files import replacing
 from cwdfm.report.figure import figure_of, save_figure
 
 _DATA, _SAMPLES = "#BBBBBB", "#009988"
-_CELL, _LABEL = 200, 24  # pixels: side of a cell, characters of a label
+_CELL, _LABEL = 200, 24  # side of a cell in pixels, maximum characters of a label
 
 
 def molecule_grid(
     smiles: Sequence[str], path: Path, columns: int = 4, highlight: Sequence[Any] = ()
 ) -> None:
-    """Draw valid molecules in rows of `columns`, each above its SMILES string.
+    """Draw valid molecules in a grid, each above its SMILES string.
 
-    All drawings have the same bond length, unless a molecule does not fit. The atoms and bonds of
-    the patterns `highlight` are colored.
+    All drawings have the same bond length, except for molecules that would not fit. Atoms and bonds
+    that match a pattern in `highlight` are colored.
     """
     columns = min(columns, len(smiles))
     rows = -(-len(smiles) // columns)
@@ -33,7 +33,7 @@ def molecule_grid(
     canvas = draw.MolDraw2DCairo(columns * _CELL, rows * _CELL, _CELL, _CELL)
     options = canvas.drawOptions()
     options.fixedBondLength = 46
-    options.drawMolsSameScale = False  # otherwise one large molecule would shrink all
+    options.drawMolsSameScale = False  # otherwise one large molecule would shrink all others
     options.bondLineWidth = 2
     options.maxFontSize = 22
     options.legendFontSize = 13
@@ -52,12 +52,12 @@ def molecule_grid(
     atoms = [sorted(match) for match in matches]
     canvas.DrawMolecules(molecules, highlightAtoms=atoms, highlightBonds=bonds, legends=labels)
     canvas.FinishDrawing()
-    with replacing(path) as part:
-        part.write_bytes(canvas.GetDrawingText())
+    with replacing(path) as temporary:
+        temporary.write_bytes(canvas.GetDrawingText())
 
 
 def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str) -> None:
-    """Draw the result of `histograms`: the shares of data and samples side by side."""
+    """Draw the result of `histograms`, with data and samples side by side."""
     features = result["features"]
     figure = figure_of(13, 6.6)
     axes = list(figure.subplots(2, 3).flat)
@@ -66,8 +66,8 @@ def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str) -> None
         for shift, side, color in ((-0.2, "reference", _DATA), (0.2, "samples", _SAMPLES)):
             shares = [feature[side].get(b, 0.0) for b in bins]
             axis.bar([i + shift for i in range(len(bins))], shares, 0.4, color=color)
-        every = max(1, -(-len(bins) // 14))  # more labels would overlap
-        axis.set_xticks(range(0, len(bins), every), bins[::every])
+        stride = max(1, -(-len(bins) // 14))  # more labels would overlap
+        axis.set_xticks(range(0, len(bins), stride), bins[::stride])
         distance = feature["total_variation"]
         label = "" if distance is None else f" (total variation {distance:.3f})"
         axis.set(title=name.replace("_", " ") + label, ylabel="share", axisbelow=True)
@@ -87,7 +87,7 @@ def property_plot(
     *,
     title: str,
 ) -> None:
-    """Draw the histograms of properties, as densities, with the means in the titles."""
+    """Draw density histograms of properties, with the means in the titles."""
     figure = figure_of(13, 3.4)
     axes = figure.subplots(1, len(samples), squeeze=False)[0]
     for axis, (name, values) in zip(axes, samples.items(), strict=True):
@@ -104,16 +104,16 @@ def property_plot(
 
 
 def _bins(feature: Mapping[str, Any]) -> list[str]:
-    """All bins: integers in order without gaps, or names by decreasing share of the data."""
-    found = {*feature["reference"], *feature["samples"]}
-    if found and all(b.isdigit() for b in found):
-        numbers = [int(b) for b in found]
+    """All bins: consecutive integers, or names by decreasing share in the data."""
+    names = {*feature["reference"], *feature["samples"]}
+    if names and all(b.isdigit() for b in names):
+        numbers = [int(b) for b in names]
         return [str(b) for b in range(min(numbers), max(numbers) + 1)]
-    return sorted(found, key=lambda b: (-feature["reference"].get(b, 0.0), b))
+    return sorted(names, key=lambda b: (-feature["reference"].get(b, 0.0), b))
 
 
 def _legend(axis: Any, result: Mapping[str, Any]) -> None:
-    """Draw the legend, with the numbers of molecules, into the unused panel."""
+    """Draw the legend with the numbers of molecules in the unused panel."""
     axis.axis("off")
     for side, name, color in (("reference", "data", _DATA), ("samples", "samples", _SAMPLES)):
         valid, given = result[side]["valid"], result[side]["given"]

@@ -1,11 +1,11 @@
-"""Tables of a report on molecules, and how to read them."""
+"""The tables of a report on molecules, and the text that explains them."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 from cwdfm.data.smiles import canonical, invalid_reason
 from cwdfm.report.table import Table, format_estimate
 
-LISTED = 200  # samples in a table
+LISTED = 200  # maximum number of samples in a table
 _DISTRIBUTION = (
     "The table “Distribution” compares the valid samples with the data by the metrics of MOSES "
     "(Polykovskiy et al. 2020). FCD (Frechet ChemNet distance) and the Wasserstein distances of "
@@ -13,58 +13,58 @@ _DISTRIBUTION = (
     "distributions. SNN is the mean Tanimoto similarity to the nearest molecule of the data. Frag "
     "and Scaf are the cosine similarities of the counts of BRICS fragments and of Murcko "
     "scaffolds. IntDiv is one minus the mean similarity of two samples. Unique@k and novelty are "
-    "shares of distinct molecules, filters is the share without problematic substructures.",
-    "Test are the held-out molecules of the data, or the data if none are held out; TestSF, of "
-    "MOSES, are molecules with scaffolds that occur neither in its training set nor in Test. ± is "
-    "one standard deviation over bootstrap replicates of the samples. FCD has a bias that falls "
-    "with the number of samples: compare sets of equal size.",
+    "fractions of distinct molecules. Filters is the fraction without problematic substructures.",
+    "Test is the held-out part of the data, or all of the data if none is held out. TestSF, a test "
+    "set of MOSES, has molecules whose scaffolds occur neither in its training set nor in Test. ± "
+    "is one standard deviation over bootstrap replicates of the samples. FCD has a bias that "
+    "decreases with the number of samples: compare only sets of equal size.",
 )
 
 
 def molecule_table(texts: Sequence[str], training: Collection[str] | None = None) -> Table:
-    """One row per sample, in order, at most `LISTED`.
+    """One row per sample, in order, for at most `LISTED` samples.
 
-    A valid sample is "novel" or "known" if the training set is given, or else "valid". It is a
-    repetition if the same molecule occurred before.
+    A valid sample is listed as "novel" or "known" if there is a training set, and as "valid"
+    otherwise, or as a repetition of an earlier sample.
     """
     first: dict[str, int] = {}
     rows = []
     for number, text in enumerate(texts[:LISTED], start=1):
         smiles = canonical(text)
         if smiles is None:
-            found = f"invalid: {invalid_reason(text)}"
+            result = f"invalid: {invalid_reason(text)}"
         elif (before := first.setdefault(smiles, number)) < number:
-            found = f"repeats {before}"
+            result = f"repeats {before}"
         elif training is None:
-            found = "valid"
+            result = "valid"
         else:
-            found = "known" if smiles in training else "novel"
-        rows.append((str(number), text, found))
+            result = "known" if smiles in training else "novel"
+        rows.append((str(number), text, result))
     return Table(("number", "SMILES", "result"), tuple(rows))
 
 
 def distribution_table(
     sets: Sequence[tuple[str, Mapping[str, tuple[float, float | None]]]],
 ) -> Table | None:
-    """One row per metric, one column per sample set, given its title and its scores."""
+    """One row per metric and one column per sample set; `sets` are pairs of title and scores."""
     names = dict.fromkeys(name for _, scores in sets for name in scores)
     rows = [(n, *(format_estimate(*scores.get(n, (None,))) for _, scores in sets)) for n in names]
     return Table(("metric", *(title for title, _ in sets)), tuple(rows)) if sets else None
 
 
 def explanation(known: tuple[int, str] | None, *, distribution: bool) -> tuple[str, ...]:
-    """How to read the tables. `known`: the number of training molecules, the name of the data."""
+    """Explain the tables. `known`: the number of training molecules and the name of the data."""
     novel = known and (
         f" Novel counts the unique molecules that are not among the {known[0]:,} "
         f"training molecules of {known[1]}."
     )
     return (
-        "Each sample is a SMILES string. Valid counts the samples that RDKit parses completely, "
-        "with no atom exceeding its valence. Unique counts the distinct molecules among the valid "
-        f"samples.{novel or ''} Higher is better for all counts together: a model that copies its "
-        "training data is valid but not novel.",
-        "The column “folds” shows how samples are counted: 2 of 1,024 is the mean over two folds "
-        "of 1,024 samples. ± is one standard deviation of the count of a fold, measured over the "
-        "folds, or for a single fold the binomial estimate sqrt(p(1-p)n).",
+        f"Each sample is a SMILES string. Valid counts the samples that RDKit parses completely, "
+        f"with no atom exceeding its valence. Unique counts the distinct molecules among the "
+        f"valid samples.{novel or ''} Higher is better, but only for all three together: a model "
+        f"that copies its training data is valid but not novel.",
+        "The column “folds” shows how samples are counted: “2 of 1,024” is the mean over two folds "
+        "of 1,024 samples. ± is one standard deviation of the count in a fold: over the folds, or, "
+        "for a single fold, the binomial estimate sqrt(p(1-p)n).",
         *(_DISTRIBUTION if distribution else ()),
     )

@@ -1,4 +1,4 @@
-"""Evaluate molecules: counts, distribution metrics, histograms and drawings."""
+"""Evaluate molecules: validity counts, distribution metrics, histograms and drawings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -37,13 +37,13 @@ from cwdfm.report.sample_set import SampleSet, Scored, by_model, note
 from cwdfm.report.table import Table
 
 COLUMNS = ("solver", "steps", *SCORES, "folds")
-_HISTOGRAM = 2000  # reference molecules: shares accurate to about one percent
-_DRAWN = 20  # molecules in a grid
+_HISTOGRAM = 2000  # reference molecules in histograms: accurate to about one percent
+_DRAWN = 20  # maximum number of molecules in a grid
 
 
 @dataclass(frozen=True)
 class MoleculeReference:
-    """Data to compare with: molecules not in `training` are novel; histograms use `held_out`."""
+    """Reference data: molecules not in `training` are novel; histograms show `held_out`."""
 
     training: CanonicalSet
     held_out: list[str]
@@ -58,23 +58,23 @@ class MoleculeReference:
         column: str | None = None,
         statistics: Callable[[ReferenceMolecules], dict[str, ReferenceStatistics]] = lambda _: {},
     ) -> Self | None:
-        """Load all molecules of a dataset, see `load_reference`; None for the name "none".
+        """Load all molecules of a dataset (see `load_reference`); None for the name "none".
 
-        statistics: computes the statistics for the distribution metrics.
+        statistics: a function that computes the statistics for the distribution metrics.
         """
         if name == "none":
             return None
-        found = load_reference(name, column=column, progress=progress)
+        molecules = load_reference(name, column=column, progress=progress)
         return cls(
-            training=CanonicalSet(found.training),
-            held_out=(found.held_out or found.training)[:_HISTOGRAM],
+            training=CanonicalSet(molecules.training),
+            held_out=(molecules.held_out or molecules.training)[:_HISTOGRAM],
             about={
-                "name": found.name,
-                "rows": found.report,
-                "source": found.source,
-                "fingerprint": found.fingerprint,
+                "name": molecules.name,
+                "rows": molecules.report,
+                "source": molecules.source,
+                "fingerprint": molecules.fingerprint,
             },
-            statistics=statistics(found),
+            statistics=statistics(molecules),
         )
 
 
@@ -88,9 +88,9 @@ class ScoredMolecules(Scored):
 
     @property
     def fragment(self) -> Fragment | None:
-        """What every sample contains, if the options of the file name it."""
-        given = self.samples.files[0].samples.options
-        return find_fragment(*(given.get(name) for name in ("scaffold", "grow", "linker")))
+        """The fragment that every sample contains, if the options of the file have one."""
+        options = self.samples.files[0].samples.options
+        return find_fragment(*(options.get(name) for name in ("scaffold", "grow", "linker")))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -106,7 +106,7 @@ class ScoredMolecules(Scored):
         return {n: (count.mean, self.scores.noise(n)) for n, count in counts.items() if count}
 
     def cells(self) -> tuple[str, ...]:
-        """The row of the table, under COLUMNS."""
+        """The row of the table, with the cells of COLUMNS."""
         scores, digits = self.scores, 1 if self.scores.folds > 1 else 0
         counts = {
             name: f"{mean:.{digits}f} ± {std:.1f} ({scores.percent(name)})"
@@ -127,10 +127,10 @@ def evaluate_molecules(
     workers: int = 1,
     progress: Progress = lambda *_: None,
 ) -> Evaluation:
-    """Score sample sets against `data` ("auto" is QM9) and write the figures into `out`."""
+    """Score sample sets against `data` ("auto" is QM9), and write the figures to `out`."""
     name = "qm9" if data == "auto" else data
     if name != "none" or len({found.steps for found in sets}) > 1:
-        load_extra("matplotlib", "plot")  # fail before the work: figures come last
+        load_extra("matplotlib", "plot")  # fail now, not when figures are drawn at the end
     if distribution:
         load_extra("fcd_torch", "molecules")
 
@@ -189,9 +189,9 @@ def evaluate_molecules(
 def pictures(
     scored: Sequence[ScoredMolecules], out: Path, reference: MoleculeReference | None
 ) -> tuple[tuple[Picture, ...], list[str]]:
-    """Curves for each model, and drawings and histograms of its set with the most valid samples.
+    """Draw curves for each model, and drawings and histograms of its set with most valid samples.
 
-    Of samples that contain given fragments, each set is drawn.
+    Every set of samples with a fragment is drawn.
     """
     drawn, notes = [], []
     for model, rows, suffix in by_model(scored):
@@ -218,7 +218,7 @@ def pictures(
 
 
 def curves(rows: Sequence[ScoredMolecules], path: Path) -> Picture:
-    """Draw valid, unique and novel molecules of one model against the number of steps."""
+    """Draw valid, unique and novel molecules of one model over the number of steps."""
     size = rows[0].scores.fold_size
     step_curves(rows, path, {name: name for name in SCORES}, ylabel=f"molecules of {size:,}")
     single = all(s.scores.folds == 1 for s in rows)
@@ -227,35 +227,34 @@ def curves(rows: Sequence[ScoredMolecules], path: Path) -> Picture:
     return Picture(path.name, caption, wide=True)
 
 
-def _grid(found: ScoredMolecules, path: Path, reference: MoleculeReference | None) -> Picture:
-    distinct = dict.fromkeys(s for s in map(canonical, found.samples.texts) if s is not None)
+def _grid(scored: ScoredMolecules, path: Path, reference: MoleculeReference | None) -> Picture:
+    distinct = dict.fromkeys(s for s in map(canonical, scored.samples.texts) if s is not None)
     known = reference.training if reference else frozenset()
-    shown = sorted(distinct, key=known.__contains__)[:_DRAWN]  # a stable sort: novel ones first
-    kept = found.fragment
-    colored: dict[str, Any] = {"highlight": kept.patterns} if kept else {}
-    molecule_grid(shown, path, **colored)
+    shown = sorted(distinct, key=known.__contains__)[:_DRAWN]  # stable: novel molecules first
+    fragment = scored.fragment
+    molecule_grid(shown, path, highlight=fragment.patterns if fragment else ())
     order = "novel ones first" if reference else "in the order of the samples"
-    order += ", with the given fragment highlighted" if kept else ""
-    caption = f"{found}: {len(shown)} of {len(distinct):,} distinct molecules, {order}."
+    order += ", with the fragment highlighted" if fragment else ""
+    caption = f"{scored}: {len(shown)} of {len(distinct):,} distinct molecules, {order}."
     return Picture(path.name, caption)
 
 
-def _histograms(found: ScoredMolecules, path: Path, reference: MoleculeReference) -> Picture:
-    histogram_plot(found.histograms or {}, path, title=str(found))
+def _histograms(scored: ScoredMolecules, path: Path, reference: MoleculeReference) -> Picture:
+    histogram_plot(scored.histograms or {}, path, title=str(scored))
     caption = (
-        f"{found}: features of the valid samples (green) and of molecules of "
+        f"{scored}: features of the valid samples (green) and of molecules of "
         f"{reference.about['name']} (gray). Length is in characters. The total variation distance "
         f"is 0 for equal distributions and 1 for disjoint ones."
     )
     return Picture(path.name, caption, wide=True)
 
 
-def _properties(found: ScoredMolecules, path: Path, reference: MoleculeReference) -> Picture:
+def _properties(scored: ScoredMolecules, path: Path, reference: MoleculeReference) -> Picture:
     name, data = next(iter(reference.statistics.items()))
-    assert found.distribution is not None
-    property_plot(found.distribution.properties, data.properties, path, title=str(found))
+    assert scored.distribution is not None
+    property_plot(scored.distribution.properties, data.properties, path, title=str(scored))
     caption = (
-        f"{found}: properties of the valid samples (green) and of the {len(data):,} molecules "
+        f"{scored}: properties of the valid samples (green) and of the {len(data):,} molecules "
         f"{name} of {reference.about['name']} (gray), with their means."
     )
     return Picture(path.name, caption, wide=True)
@@ -268,12 +267,12 @@ def _notes(
         f"Fewer samples than a fold of {fold_size:,}; they form one smaller fold, and counts are "
         f"not scaled up"
     )
-    rest = "The last samples do not fill a fold and are not counted"
+    unused = "The last samples do not fill a fold and are not counted"
     remainders = [f"{s} ({s.scores.remainder:,})" for s in scored if s.scores.remainder]
     invalid = [str(s) for s in scored if not sum(s.scores.valid.counts)]
     notes = [
         *note(short, [str(s) for s in scored if s.scores.short], len(scored)),
-        *note(rest, remainders, len(scored)),
+        *note(unused, remainders, len(scored)),
         *note("No valid molecule", invalid, len(scored)),
     ]
     if reference is None:
@@ -290,8 +289,8 @@ def _notes(
 def _training_data_notes(sets: Sequence[SampleSet], data: str) -> list[str]:
     trained = {samples.model: samples.trained_on for samples in sets}
     return [
-        f"Novel molecules are those not in {data}, but {model} was trained on {on}; pass that "
-        f"dataset as `data` instead."
+        f"Novel molecules are those not in {data}, but {model} was trained on {on}; pass {on} as "
+        f"`data` instead."
         for model, on in trained.items()
         if on not in (None, data)
     ]

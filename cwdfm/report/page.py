@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page: figures are embedded, and a script sorts tables."""
+"""Render a report as a self-contained HTML page with embedded figures and sortable tables."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ class Picture:
 
     file: str
     caption: str
-    wide: bool = False  # scrolls on narrow screens
+    wide: bool = False  # scroll on narrow screens instead of shrinking
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Evaluation:
 
     title: str
     table: Table
-    explanation: tuple[str, ...]  # how to read the table, one paragraph each
+    explanation: tuple[str, ...]  # paragraphs on how to read the table
     notes: tuple[str, ...]  # caveats
     pictures: tuple[Picture, ...]
-    settings: dict[str, Any]  # of the evaluation, for the page
+    settings: dict[str, Any]  # settings of the evaluation, shown on the page
     scores: dict[str, Any]  # all numbers, for scores.json
-    excerpts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts by title
+    excerpts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sample texts by title
     listings: Mapping[str, Table] = field(default_factory=dict)  # tables of samples by title
-    lead: str = ""  # HTML before the table
+    lead: str = ""  # HTML above the table
     details: Table | None = None  # more scores, with one column per sample set
 
 
@@ -67,9 +67,11 @@ def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], fo
 
 def _figure(picture: Picture, folder: Path) -> str:
     png = base64.b64encode((folder / picture.file).read_bytes()).decode()
-    caption, kind = escape(picture.caption), "scroll wide" if picture.wide else "scroll"
+    caption, style = escape(picture.caption), "scroll wide" if picture.wide else "scroll"
     image = f'<img alt="{caption}" src="data:image/png;base64,{png}">'
-    return f'<figure><div class="{kind}">{image}</div><figcaption>{caption}</figcaption></figure>\n'
+    return (
+        f'<figure><div class="{style}">{image}</div><figcaption>{caption}</figcaption></figure>\n'
+    )
 
 
 def _listing(title: str, table: Table) -> str:
@@ -81,7 +83,7 @@ def _excerpt(title: str, texts: Sequence[str]) -> str:
 
 
 def quotes(texts: Sequence[str]) -> str:
-    """Texts as quotations."""
+    """Render texts as HTML quotations."""
     return "\n".join(f"<blockquote>{escape(_printable(text))}</blockquote>" for text in texts)
 
 
@@ -105,7 +107,7 @@ def _definitions(values: dict[str, Any]) -> str:
         if isinstance(value, dict):
             text = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
         else:
-            known = "none" if value is None else value
-            text = known if isinstance(known, str) else json.dumps(known)
+            shown = "none" if value is None else value
+            text = shown if isinstance(shown, str) else json.dumps(shown)
         rows.append(f"<dt>{escape(str(name))}</dt><dd>{escape(text)}</dd>")
     return "<dl>" + "\n".join(rows) + "</dl>"

@@ -1,4 +1,4 @@
-"""A recording as one self-contained HTML page that plays the generation step by step."""
+"""Render recordings as a self-contained HTML page that plays the generation step by step."""
 
 import base64
 import gzip
@@ -21,33 +21,33 @@ from cwdfm.solver.recording import Recording
 
 MASK_LABEL = "\u2591"  # a light shade block
 PAD_LABEL = "\u00b7"
-MAX_LABEL = 40  # characters of a token shown
-# JavaScript for a page with frames of `replay_frame`: they become as high as their content.
+MAX_LABEL = 40  # maximum characters shown of a token
+# JavaScript for a page with frames of `replay_frame`: fits their height to their content.
 FIT_FRAMES = """window.addEventListener("message", event => {
   const height = Number(event.data && event.data.height);
   for (const frame of document.querySelectorAll("iframe.replay"))
     if (frame.contentWindow === event.source && height > 0)
       frame.style.height = Math.min(height + 2, 5000) + "px";
 });"""
-MAX_CELLS = 2**25  # steps x sequences x tokens of a page; a browser needs two bytes for each
+MAX_CELLS = 2**25  # maximum steps x sequences x tokens of a page, at two bytes each
 
 
 def replay_page(recordings: Sequence[Recording], title: str = "Replay") -> str:
-    """The page for one recording, or for several to compare side by side."""
+    """Render the page for one recording, or for several side by side."""
     if not recordings:
-        raise InputError("a replay requires at least one recording")
+        raise InputError("a replay requires at least one recording, got none")
     if (cells := sum(recording.entropy.size for recording in recordings)) > MAX_CELLS:
         raise InputError(
-            f"the recordings have {cells:,} steps x sequences x tokens, and a page holds "
+            f"the recordings have {cells:,} steps x sequences x tokens, but a page can hold "
             f"{MAX_CELLS:,}; record fewer sequences or steps, or give fewer recordings"
         )
     runs = [_run(recording) for recording in recordings]
     finals = "".join(
         f"<h2>{escape(run['name'])}</h2>"
-        + "".join(f'<p class="final">{escape(one["text"])}</p>' for one in run["samples"])
+        + "".join(f'<p class="final">{escape(sample["text"])}</p>' for sample in run["samples"])
         for run in runs
     )
-    # "<" must not appear inside the script element: a token could otherwise close it.
+    # Escape "<" inside the script element, since a token could otherwise close it.
     data = json.dumps({"runs": runs}, ensure_ascii=False, separators=(",", ":"))
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     parts = {"title": escape(title), "finals": finals, "data": data}
@@ -56,7 +56,7 @@ def replay_page(recordings: Sequence[Recording], title: str = "Replay") -> str:
 
 
 def replay_frame(page: str, title: str = "Replay") -> str:
-    """An element that embeds a page of `replay_page` into another page."""
+    """An iframe that embeds a page of `replay_page` into another page."""
     style = "width: 100%; height: 42rem; border: 1px solid #8884; border-radius: 8px"
     return (
         f'<iframe class="replay" title="{escape(title)}" sandbox="allow-scripts" style="{style}" '
@@ -65,7 +65,7 @@ def replay_frame(page: str, title: str = "Replay") -> str:
 
 
 def _run(recording: Recording) -> dict[str, Any]:
-    """What the page needs to know about one recording."""
+    """The data of one recording for the page's script."""
     stored = recording.labels.get("tokenizer")  # None for samples of a plain network
     tokenizer = None if stored is None else tokenizer_from_json(stored)
     drawings = _Drawings() if isinstance(tokenizer, SmilesTokenizer) else None
@@ -95,7 +95,7 @@ def _run(recording: Recording) -> dict[str, Any]:
 def _sequence(
     recording: Recording, r: int, tokenizer: Tokenizer | None, drawings: "_Drawings | None"
 ) -> dict[str, Any]:
-    own = np.flatnonzero(recording.move_sequence == r)
+    indices = np.flatnonzero(recording.move_sequence == r)
     moves = [
         [
             int(recording.move_step[m]),
@@ -104,10 +104,10 @@ def _sequence(
             recording.move_alternatives[m].tolist(),
             [round(float(p), 4) for p in recording.move_probabilities[m]],
         ]
-        for m in own
+        for m in indices
     ]
     final = recording.tokens[r].tolist()
-    one = {
+    sequence = {
         "start": recording.start[r].tolist(),
         "fixed": recording.fixed[r].astype(int).tolist(),
         "moves": moves,
@@ -116,15 +116,15 @@ def _sequence(
         "text": " ".join(map(str, final)) if tokenizer is None else tokenizer.decode(final),
     }
     if tokenizer is not None and drawings is not None:
-        one["drawing"] = _drawing_of_steps(recording, r, tokenizer, drawings)
-    return one
+        sequence["drawing"] = _drawing_of_steps(recording, r, tokenizer, drawings)
+    return sequence
 
 
 def _drawing_of_steps(
     recording: Recording, r: int, tokenizer: Tokenizer, drawings: "_Drawings"
 ) -> list[int]:
-    """The index of the drawing after 0..S steps; -1 if invalid, -2 while it has masked tokens."""
-    found, index = [], -1
+    """The index of the drawing after 0..S steps: -1 if invalid, -2 while tokens are masked."""
+    indices, index = [], -1
     changed = set(recording.move_step[recording.move_sequence == r].tolist())
     for step in range(len(recording.times)):
         if step == 0 or step - 1 in changed:
@@ -132,8 +132,8 @@ def _drawing_of_steps(
             if tokenizer.eos_id in row:
                 row = row[: row.index(tokenizer.eos_id)]
             index = -2 if recording.mask_id in row else drawings.index(tokenizer.decode(row))
-        found.append(index)
-    return found
+        indices.append(index)
+    return indices
 
 
 def _label(token: int, tokenizer: Tokenizer | None, mask_id: int, special: set[int]) -> str:
@@ -154,7 +154,7 @@ def _pack(values: NDArray[np.uint8]) -> str:
 
 
 class _Drawings:
-    """Drawings of distinct molecules as SVG."""
+    """SVG drawings of distinct molecules."""
 
     def __init__(self) -> None:
         self.svgs: list[str] = []

@@ -1,7 +1,7 @@
-"""Sample files, grouped by model, solver and number of steps.
+"""Sample files, grouped into sets by model, solver and number of steps.
 
-Files with the same settings and different seeds form one set. The label of a solver includes those
-parameters that differ between the files.
+Files that differ only in the seed form one set. The label of a solver includes the parameters that
+differ between files.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from cwdfm.sample_file import POSTPROCESS_OPTIONS, SampleFile, read_samples
 from cwdfm.solver_config import SOLVERS, SPECIFIC_OPTIONS, option_names
 
 # Options that do not change the distribution of the samples.
-_ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
-TEXT = "text"  # the kind of text files without the name of a tokenizer
-_PLACE = frozenset({"model", "solver", "steps"})  # identify a set
+_IRRELEVANT = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
+TEXT = "text"  # the kind of text files that do not name a tokenizer
+_SET_KEYS = frozenset({"model", "solver", "steps"})  # options that identify a set
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class File:
     def named(self) -> bool:
         """Whether the header states model, solver and steps."""
         given = self.samples.options
-        return given.keys() >= _PLACE and isinstance(given["steps"], int)
+        return given.keys() >= _SET_KEYS and isinstance(given["steps"], int)
 
     @property
     def kind(self) -> str | None:
-        """The kind of tokenizer, by header, or else by suffix and content; None if unknown."""
+        """The tokenizer kind, from the header, or else from suffix and content; None if unknown."""
         if "tokenizer" in self.samples.head:
             kind = str(self.samples.head["tokenizer"])
             return SmilesTokenizer.kind if kind == SelfiesTokenizer.kind else kind
@@ -53,23 +53,23 @@ class File:
 
     @property
     def effective_options(self) -> dict[str, Any]:
-        """The options without those that the solver and the postprocessing do not read."""
+        """The options that the solver and the postprocessing actually use."""
         given = self.samples.options
         solver = str(given.get("solver"))
-        idle = SPECIFIC_OPTIONS - option_names(solver) if solver in SOLVERS else frozenset()
+        unused = SPECIFIC_OPTIONS - option_names(solver) if solver in SOLVERS else frozenset()
         for enabling, others in POSTPROCESS_OPTIONS.items():
             if not given.get(enabling):
-                idle |= {enabling, *others}
-        return {name: value for name, value in given.items() if name not in idle}
+                unused |= {enabling, *others}
+        return {name: value for name, value in given.items() if name not in unused}
 
     @property
     def settings(self) -> dict[str, Any]:
         """The options that affect the samples."""
-        given = self.effective_options
-        found = {k: v for k, v in sorted(given.items()) if k not in _ASIDE}
+        options = self.effective_options
+        settings = {k: v for k, v in sorted(options.items()) if k not in _IRRELEVANT}
         # The weights in a folder may have changed between two files.
         weights = self.samples.head.get("weights")
-        return found | ({"weights": str(weights)[:8]} if weights else {})
+        return settings | ({"weights": str(weights)[:8]} if weights else {})
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -83,9 +83,9 @@ class File:
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Samples of one model, solver and number of steps, from one file or several."""
+    """Samples of one model, solver and number of steps, from one or more files."""
 
-    model: str  # for a file without a header, its name
+    model: str  # the file name for a file without a header
     solver: str | None
     steps: int | None
     files: tuple[File, ...]
@@ -97,7 +97,7 @@ class SampleSet:
 
     @property
     def trained_on(self) -> str | None:
-        """The training data of the model, from its card in the file; None if not stated."""
+        """The training data of the model, from the model card in the file; None if not stated."""
         card = self.files[0].samples.head.get("model")
         return str(card["data"]) if isinstance(card, dict) and "data" in card else None
 
@@ -107,7 +107,7 @@ class SampleSet:
         return self.model if self.solver is None else f"{self.model}, {self}"
 
     def cells(self) -> tuple[str, str]:
-        """The first two cells of its row in a table."""
+        """The first two cells of a table row: solver and steps."""
         return self.solver or "-", str(self.steps or "-")
 
     def to_json(self) -> dict[str, Any]:
@@ -125,21 +125,23 @@ class SampleSet:
 def gather(paths: Sequence[Path], column: str | None = None) -> list[SampleSet]:
     """Read files and group them into sets, ordered by model, solver and steps.
 
-    column: of tables; see `read_samples`.
+    column: the column of tables; see `read_samples`.
     """
     files = [_read(path, column) for path in paths]
-    _check_once(files)
-    together: dict[str, list[File]] = {}
+    _check_distinct(files)
+    by_settings: dict[str, list[File]] = {}
     for file in files:
         key = json.dumps(file.settings) if file.named else str(file.path)
-        together.setdefault(key, []).append(file)
+        by_settings.setdefault(key, []).append(file)
     named = [file for file in files if file.named]
     names = [path.name for path in paths]
     sets = []
-    for first, *others in together.values():
-        given, group = first.samples.options, (first, *others)
+    for first, *others in by_settings.values():
+        options, group = first.samples.options, (first, *others)
         if first.named:
-            sets.append(SampleSet(str(given["model"]), _label(first, named), given["steps"], group))
+            sets.append(
+                SampleSet(str(options["model"]), _label(first, named), options["steps"], group)
+            )
         else:
             is_unique = names.count(first.path.name) == 1
             name = first.path.name if is_unique else str(first.path)
@@ -151,9 +153,9 @@ def gather(paths: Sequence[Path], column: str | None = None) -> list[SampleSet]:
 
 
 def kind_of(sets: Sequence[SampleSet], default: str) -> str:
-    """The kind of tokenizer of all files.
+    """The tokenizer kind shared by all files.
 
-    Files of unknown kind are assumed to match the others; `default` if all are unknown.
+    Files of unknown kind are assumed to match the others; if all are unknown, it is `default`.
     """
     files = [file for found in sets for file in found.files]
     kinds = {kind: file.path for file in files if (kind := file.kind) is not None}
@@ -161,27 +163,30 @@ def kind_of(sets: Sequence[SampleSet], default: str) -> str:
         kinds.pop(TEXT, None)
     if len(kinds) > 1:
         kinds_found = ", ".join(f"{path} contains {kind}" for kind, path in kinds.items())
-        raise InputError(f"samples of different kinds need separate reports: {kinds_found}")
+        raise InputError(
+            f"samples of different kinds need separate reports: {kinds_found}; evaluate them "
+            f"separately"
+        )
     return next(iter(kinds), default)
 
 
 def prompt_notes(sets: Sequence[SampleSet]) -> list[str]:
-    """A note on samples with given tokens, which count like sampled ones."""
+    """A note on samples with a prompt or template, whose tokens are scored like sampled ones."""
     options = ((found, file.samples.options) for found in sets for file in found.files)
     prompted = dict.fromkeys(str(s) for s, o in options if o.get("prompt") or o.get("template"))
-    text = "Scores include the given tokens (prompt or template)"
+    text = "Scores include the tokens of the prompt or template"
     return note(text, list(prompted), len(sets))
 
 
 def filter_notes(sets: Sequence[SampleSet]) -> list[str]:
-    """A note on files from which `cwdfm sample --only` left out samples."""
+    """A note on files written by `cwdfm sample --only`, which leaves out samples."""
     names = [str(s) for s in sets if any(file.samples.options.get("only") for file in s.files)]
     text = "Invalid or repeated samples were left out when the file was written"
     return note(text, names, len(sets))
 
 
 def note(text: str, names: Sequence[str], total: int) -> list[str]:
-    """The note "text: names." about some of `total` sets; none without names."""
+    """The note "text: names." about some of `total` sets; empty without names."""
     which = "all sets" if len(names) == total > 1 else "; ".join(names)
     return [f"{text}: {which}."] if names else []
 
@@ -204,7 +209,7 @@ S = TypeVar("S", bound=Scored)
 
 
 def by_model(scored: Iterable[S]) -> Iterator[tuple[str, list[S], str]]:
-    """Yield each model, its sets, and a suffix for its files that is unique ignoring case."""
+    """Yield each model, its sets, and a file name suffix that is unique ignoring case."""
     groups = [(name, list(rows)) for name, rows in groupby(scored, lambda s: s.samples.model)]
     names = [re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") for name, _ in groups]
     ambiguous = len({name.lower() for name in names}) < len(names)
@@ -224,32 +229,31 @@ def _read(path: Path, column: str | None) -> File:
     return File(path, hashlib.sha256(path.read_bytes()).hexdigest(), samples)
 
 
-def _check_once(files: Sequence[File]) -> None:
-    """Require that no samples are counted twice."""
+def _check_distinct(files: Sequence[File]) -> None:
+    """Raise an error if samples would be counted twice."""
     seen: dict[str, Path] = {}
     for file in files:
         seed = file.samples.options.get("seed")
         keys = {file.sha256: "are identical"}
         if file.named:
-            same = f"have the same seed ({seed}) and settings"
-            keys[json.dumps([file.settings, seed])] = same
-        for key, what in keys.items():
+            keys[json.dumps([file.settings, seed])] = f"have the same seed ({seed}) and settings"
+        for key, reason in keys.items():
             if key in seen:
                 raise InputError(
-                    f"{seen[key]} and {file.path} {what}, so their samples would count twice; give "
-                    f"only one of them, or sample again with a different seed"
+                    f"{seen[key]} and {file.path} {reason}, so their samples would count twice; "
+                    f"give only one of them, or sample again with a different seed"
                 )
             seen[key] = file.path
 
 
 def _label(file: File, named: Sequence[File]) -> str:
-    """The solver, with the settings that differ between the files."""
-    own = file.samples.options
+    """The solver, with its settings that differ between the files."""
+    options = file.samples.options
     shown = []
     for key, value in file.settings.items():
-        # Compare weights among files of one model, and solver options among files of one solver.
+        # Compare weights between files of the same model, and solver options within one solver.
         scope = "model" if key == "weights" else "solver" if key in SPECIFIC_OPTIONS else None
-        peers = [f for f in named if scope is None or f.samples.options[scope] == own[scope]]
-        if key not in _PLACE and len({repr(f.settings.get(key)) for f in peers}) > 1:
+        peers = [f for f in named if scope is None or f.samples.options[scope] == options[scope]]
+        if key not in _SET_KEYS and len({repr(f.settings.get(key)) for f in peers}) > 1:
             shown.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")
-    return str(own["solver"]).capitalize() + (f" ({', '.join(shown)})" if shown else "")
+    return str(options["solver"]).capitalize() + (f" ({', '.join(shown)})" if shown else "")

@@ -1,4 +1,4 @@
-"""One table of strings, rendered for the terminal, as Markdown or as HTML."""
+"""A table of strings, rendered for the terminal, as Markdown or as HTML."""
 
 import io
 import math
@@ -10,14 +10,14 @@ from operator import itemgetter
 
 from cwdfm.errors import load_extra
 
-_WIDE = 10**4  # characters; the terminal table is never wrapped
+_WIDE = 10**4  # characters; wide enough that a terminal table is never wrapped
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under `columns`. The first column is text, the others are numbers.
 
-    `groups` is empty, or has a heading for each row. Consecutive rows with the same heading form a
+    `groups` is empty or has one heading per row. Consecutive rows with the same heading form a
     group.
     """
 
@@ -32,7 +32,7 @@ class Table:
         return [(heading, [row for _, row in part]) for heading, part in pairs]
 
     def text(self) -> str:
-        """Aligned for the terminal, with the rows of a group indented below its heading."""
+        """Render for the terminal, with the rows of a group indented below its heading."""
         rich_table, rich_text = (load_extra(f"rich.{name}", "cli") for name in ("table", "text"))
         table = rich_table.Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="")
         for number, name in enumerate(self.columns):
@@ -50,7 +50,7 @@ class Table:
         return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
     def markdown(self) -> str:
-        """A Markdown table, with the groups in its first column."""
+        """Render as Markdown, with the groups in the first column."""
         rule = ("---", *["---:"] * (len(self.columns) - 1))
         lines: list[Sequence[str]] = [self.columns, rule, *self.rows]
         if self.groups:
@@ -60,9 +60,9 @@ class Table:
         return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
     def html(self, kind: str = "numbers") -> str:
-        """An HTML table of class `kind`, with a body for each group that begins with its heading.
+        """Render as HTML with the class `kind`, and one body per group, headed by its heading.
 
-        The script of the page makes its columns sortable within the groups.
+        The script of the page makes the columns sortable within groups.
         """
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.columns)
         bodies = []
@@ -80,7 +80,7 @@ class Table:
 
 
 def format_estimate(value: float | None, error: float | None = None) -> str:
-    """A value ± its error, rounded to two significant digits of the error; "-" for None."""
+    """Format a value ± its error, to two significant digits of the error; "-" for None."""
     if value is None:
         return "-"
     if not error or not math.isfinite(error) or not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Evaluate text: generative perplexity, diversity, and similarity to held-out text (MAUVE)."""
+"""Evaluate text: generative perplexity, diversity, and similarity to held-out text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -34,7 +34,7 @@ class ScoredText(Scored):
 
     @property
     def calls(self) -> float | None:
-        """Model evaluations per sample; None if a file does not state them."""
+        """Model evaluations per sample; None if a file does not record them."""
         counts = [file.samples.head.get("evaluations") for file in self.samples.files]
         numbers = [n for n in counts if isinstance(n, int)]
         complete = len(numbers) == len(counts)
@@ -61,15 +61,15 @@ def evaluate_text(
     settings: TextSettings,
     log: Callable[[str], object],
 ) -> Evaluation:
-    """Score sample sets and held-out text of `data` ("auto" is none); write figures into `out`.
+    """Score sample sets and held-out text of `data` ("auto" is none); write figures to `out`.
 
-    Scores that need a language model are cached in `out`, so that the same command resumes after an
-    interruption, and an additional file costs only its own scores.
+    Scores that need a language model are cached in `out`, so an interrupted command can resume, and
+    only new files are scored.
     """
-    load_extra("matplotlib", "plot")  # fail before the work: figures come last
+    load_extra("matplotlib", "plot")  # fail now, not when figures are drawn at the end
     passages = read_passages(sets)
-    for its in passages:
-        fold_slices(len(its.texts), settings.folds)  # too few samples are not the data's fault
+    for texts in passages:  # check the samples before the data, so that errors name the samples
+        fold_slices(len(texts.texts), settings.folds)
     held_out = reference = baseline = None
     if data not in ("auto", "none"):
         log(f"reading {data}")
@@ -79,8 +79,8 @@ def evaluate_text(
     scorer = TextScorer(settings, reference, out, log, training)
     scorer.prepare([*passages, baseline] if baseline else passages)
     scored = []
-    for number, (found, its) in enumerate(zip(sets, passages, strict=True), start=1):
-        scored.append(ScoredText(found, scorer.score(its)))
+    for number, (samples, texts) in enumerate(zip(sets, passages, strict=True), start=1):
+        scored.append(ScoredText(samples, scorer.score(texts)))
         log(f"{number} of {len(sets)}: {scored[-1]}: {summary(scored[-1].scores)}")
     held_out_scores = scorer.score(baseline) if baseline else None
     rows, groups = [s.cells() for s in scored], [s.samples.model for s in scored]
@@ -121,7 +121,7 @@ def summary(scores: TextScores) -> str:
 
 
 def explanation(settings: TextSettings, data: str | None) -> tuple[str, ...]:
-    """How to read the table, one paragraph each."""
+    """Paragraphs that explain how to read the table."""
     average = (
         "the exponential of the mean negative log-likelihood over all tokens"
         if settings.average == "corpus"
@@ -130,14 +130,14 @@ def explanation(settings: TextSettings, data: str | None) -> tuple[str, ...]:
     perplexity = (
         f"Perplexity is computed by an independent language model, the evaluator LM "
         f"{Path(settings.eval_model).name}: {average}. Lower is better, but repetitive text also "
-        f"has a low perplexity, so it must be read together with the entropy."
+        f"has a low perplexity, so always compare the entropy as well."
     )
     features = "the evaluator LM" if settings.mauve == "evaluator" else "an embedding model"
     mauve = (
-        f"MAUVE measures the similarity to held-out text of {data}, with features of {features}: 1 "
-        f"for identical distributions, less if the samples miss or overrepresent something. It "
-        f"depends on the number of samples, so only sets of equal size are comparable. The row of "
-        f"held-out text shows the best score to expect."
+        f"MAUVE measures the similarity to held-out text of {data}, with features of {features}: "
+        f"1 for identical distributions, and less if samples miss or overrepresent parts of the "
+        f"data. It depends on the number of samples, so only sets of equal size are comparable. "
+        f"The row of held-out text shows the best score to expect."
     )
     paragraphs = {
         perplexity: settings.has_evaluator,
@@ -148,11 +148,11 @@ def explanation(settings: TextSettings, data: str | None) -> tuple[str, ...]:
         "evaluations per sample, the cost of sampling.": True,
         f"“In training” is the fraction of a sample's {SHOWN_NGRAM}-grams that occur in the first "
         f"{settings.overlap_tokens:,} tokens of the training text. Held-out text shows the level "
-        f"of common phrases; copied text is above it.": data is not None
+        f"that common phrases cause; copied text is above it.": data is not None
         and settings.overlap_tokens > 0,
         f"± is one standard deviation: over {settings.folds} folds of the samples for perplexity "
-        f"and entropy, over bootstrap resamples for MAUVE. A fold is smaller than the whole set, "
-        f"whose error is therefore smaller.": True,
+        f"and entropy, over bootstrap resamples for MAUVE. The error of the whole set is smaller, "
+        f"because a fold has fewer samples.": True,
     }
     return tuple(text for text, applies in paragraphs.items() if applies)
 
@@ -166,7 +166,7 @@ def _notes(
     elif settings.has_features:
         notes += _mauve_notes(scored, held_out)
     results = [(s, s.scores.perplexity) for s in scored]
-    unscored = [f"{s} ({found.unscored:,})" for s, found in results if found and found.unscored]
+    unscored = [f"{s} ({result.unscored:,})" for s, result in results if result and result.unscored]
     return notes + note("Samples without a token to score", unscored, len(scored))
 
 
@@ -175,25 +175,28 @@ def _mauve_notes(scored: Sequence[ScoredText], held_out: TextReference) -> list[
     available, requested = len(held_out.reference.texts), held_out.requested
     smallest = min(available, sizes[0])
     notes = {
-        f"{held_out.name} has only {available:,} held-out windows per side; {requested:,} were "
-        f"requested.": available < requested,
-        f"MAUVE needs {MIN_SAMPLES} texts per side; the data has {available}.": (
+        f"{held_out.name} has only {available:,} held-out windows for the comparison; "
+        f"{requested:,} "
+        f"were requested.": available < requested,
+        f"MAUVE needs {MIN_SAMPLES} texts per set, but the data has {available}.": (
             available < MIN_SAMPLES
         ),
-        f"MAUVE of {smallest:,} texts is coarse; use at least {RECOMMENDED_SAMPLES:,} for "
+        f"MAUVE of {smallest:,} texts is unreliable; use at least {RECOMMENDED_SAMPLES:,} for "
         f"published results.": MIN_SAMPLES <= smallest < RECOMMENDED_SAMPLES,
         f"The sets have {sizes[0]:,} to {sizes[-1]:,} samples, so their MAUVE scores are not "
         f"comparable.": len(sizes) > 1,
     }
     small = [str(s) for s in scored if s.scores.statistics.samples < MIN_SAMPLES]
-    few = f"Fewer than {MIN_SAMPLES} samples, so no MAUVE"
-    return [text for text, applies in notes.items() if applies] + note(few, small, len(scored))
+    too_small = f"Fewer than {MIN_SAMPLES} samples, so no MAUVE"
+    return [text for text, applies in notes.items() if applies] + note(
+        too_small, small, len(scored)
+    )
 
 
 def pictures(
     scored: Sequence[ScoredText], held_out: TextScores | None, out: Path
 ) -> tuple[Picture, ...]:
-    """Curves for each model with samples at different numbers of steps."""
+    """Draw curves for each model that has samples with different numbers of steps."""
     drawn = []
     levels = {name: value for name, (value, _) in held_out.estimates().items()} if held_out else {}
     for model, rows, suffix in by_model(scored):
@@ -202,7 +205,7 @@ def pictures(
             step_curves(rows, path, _PANELS, levels=levels)
             line = " The dashed line is held-out text." if held_out else ""
             caption = (
-                f"{model}: quality against the number of steps.{line} Bars are standard "
+                f"{model}: quality over the number of steps.{line} Bars are standard "
                 f"deviations, over folds or, for MAUVE, over bootstrap resamples."
             )
             drawn.append(Picture(path.name, caption, wide=True))
@@ -215,8 +218,8 @@ def token_pictures(
     baseline: Passages | None,
     out: Path,
 ) -> Iterator[Picture]:
-    """The tokens of each model: of each solver at its largest number of steps."""
-    tokens = {str(s): its.tokens for s, its in zip(scored, passages, strict=True)}
+    """Draw token statistics of each model, for each solver at its largest number of steps."""
+    tokens = {str(s): texts.tokens for s, texts in zip(scored, passages, strict=True)}
     for model, rows, suffix in by_model(scored):
         largest = {s.samples.solver: s.samples for s in rows}  # ordered by steps
         shown = {str(found): tokens[found.title] for found in largest.values()}

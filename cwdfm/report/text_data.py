@@ -1,4 +1,4 @@
-"""Settings of the text report, the texts of a sample set, and held-out text to compare with."""
+"""Settings of the text report, the texts of a sample set, and held-out reference text."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from cwdfm.metrics.perplexity import AfterEnd, Average
 from cwdfm.metrics.text_model import Dtype
 from cwdfm.report.sample_set import TEXT, File, SampleSet
 
-NONE = "none"  # as eval_model or mauve: skip that score
+NONE = "none"  # value of eval_model or mauve that skips the score
 # Settings that do not affect scores.
 COMPUTE = ("batch_tokens", "device", "trust_remote_code")
-# The tokenizer for data that is not prepared, by the kind of the samples' tokenizer.
+# The tokenizer for raw reference data, by the kind of the samples' tokenizer.
 _TOKENIZERS = {"bytes": "bytes", "characters": "chars", "fast": "gpt2"}
-_DECODED = 8  # samples that are decoded to check that the vocabularies agree
+_DECODED = 8  # samples to decode when checking that the vocabularies agree
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,23 @@ class TextSettings:
     eval_model: str = "gpt2-large"
     eval_dtype: Dtype = "float32"  # dtype of the evaluator LM
     eval_context: int = 1024  # context of the evaluator LM in tokens; longer texts use windows
-    retokenize: bool = True  # or score the sampler's tokens, if the vocabularies are the same
-    average: Average = "corpus"  # perplexity over all tokens, or the mean over samples
-    first_token: FirstToken = "skip"  # do not score it, or prepend the start token
-    after_end: AfterEnd = "keep"  # or cut each sample at its first end token
-    folds: int = 5  # folds of a sample set, for standard deviations
-    # Features for MAUVE: of the evaluator LM, of a folder with a sentence-embedding model, or none.
+    retokenize: bool = True  # score texts; if false, score the sampler's tokens (same vocabulary)
+    average: Average = "corpus"  # perplexity over all tokens, or averaged over samples
+    first_token: FirstToken = "skip"  # skip the first token, or score it after a start token
+    after_end: AfterEnd = "keep"  # keep text after the first end token, or cut it off
+    folds: int = 5  # number of folds for standard deviations
+    # Features for MAUVE: evaluator (the evaluator LM), a folder with a sentence-embedding model, or
+    # none.
     mauve: str = "evaluator"
-    reference_size: int = 0  # held-out texts for MAUVE; 0 for the size of the largest sample set
-    data_row: bool = True  # score further held-out texts as a baseline
-    # Training tokens, from the beginning, to look for n-grams of the samples in; 0 for none.
+    reference_size: int = 0  # held-out texts for MAUVE; 0: as many as the largest sample set has
+    data_row: bool = True  # also score other held-out texts, as a baseline
+    # Number of training tokens in which to search for n-grams of the samples; 0 for none.
     overlap_tokens: int = 100_000_000
-    batch_tokens: int = 0  # tokens per forward pass; 0 chooses by the free memory
+    batch_tokens: int = 0  # tokens per forward pass; 0: as many as fit in free memory
     device: str = "auto"  # device of the evaluator LM: auto, cpu, cuda, cuda:1, ...
-    eval_revision: str | None = None  # commit of an evaluator LM of the hub; default: the newest
-    # Run Python code that comes with the evaluator LM. For a hub name, give its --eval-revision.
+    eval_revision: str | None = None  # commit of an evaluator LM on the hub; default: the latest
+    # Execute Python code from the repository of the evaluator LM. A hub name also needs
+    # --eval-revision.
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
@@ -71,7 +73,7 @@ class TextSettings:
 
     @property
     def has_features(self) -> bool:
-        """Whether MAUVE is computed, given held-out text."""
+        """Whether MAUVE is computed if there is held-out text."""
         return self.has_evaluator if self.mauve == "evaluator" else self.mauve != NONE
 
     def evaluator(self) -> EvaluatorLM:
@@ -100,7 +102,7 @@ class Passages:
 
     @classmethod
     def of_samples(cls, found: SampleSet) -> Self:
-        """The samples of a set; InputError if lengths differ or tokens are missing."""
+        """The samples of a set; raises InputError if lengths differ or tokens are missing."""
         rows = [row for file in found.files for row in _tokens(file)]
         lengths = sorted({len(row) for row in rows})
         if len(lengths) > 1:
@@ -123,20 +125,20 @@ def _tokens(file: File) -> list[list[int]]:
     if samples.tokens is None:
         smiles = "" if "tokenizer" in samples.head else ", or for molecules one SMILES per line"
         raise InputError(
-            f"{file.path} contains texts without tokens, which entropy and repetition need; give a "
-            f".jsonl file written by `cwdfm sample`{smiles}"
+            f"{file.path} contains no tokens, which entropy and repetition are computed from; give "
+            f"a .jsonl file written by `cwdfm sample`{smiles}"
         )
     for number, (text, row) in enumerate(zip(samples.texts, samples.tokens, strict=True), start=1):
         if not text or not row:
             raise InputError(
-                f"sample {number} of {file.path} is empty; a text sample needs at least one token "
-                f"and one character: omit the file, or sample again"
+                f"sample {number} of {file.path} is empty; a text sample must have at least one "
+                f"token and one character: omit the file, or sample again"
             )
     return samples.tokens
 
 
 def read_passages(sets: Sequence[SampleSet]) -> list[Passages]:
-    """The texts of each set, all of the same length, since scores depend on it."""
+    """The texts of each set, which must have the same length, since scores depend on it."""
     passages = [Passages.of_samples(found) for found in sets]
     lengths = {p.tokens.shape[1]: s.files[0].path for p, s in zip(passages, sets, strict=True)}
     if len(lengths) > 1:
@@ -150,17 +152,17 @@ def read_passages(sets: Sequence[SampleSet]) -> list[Passages]:
 
 @dataclass(frozen=True, eq=False)
 class TextReference:
-    """Held-out text: MAUVE compares with `reference`, and `baseline` is scored like samples.
+    """Held-out text: the `reference` for MAUVE, and a `baseline` that is scored like samples.
 
-    Both are disjoint, and in the random order of the dataset.
+    They are disjoint, and in the random order of the dataset.
     """
 
     name: str
     reference: Passages
     baseline: Passages | None
     about: dict[str, Any]  # provenance, for scores.json
-    requested: int  # windows per side
-    # Training windows to look for n-grams of the samples in.
+    requested: int  # requested number of reference windows
+    # Training windows in which to search for n-grams of the samples.
     training: NDArray[Any] | None = None
 
     @classmethod
@@ -181,14 +183,14 @@ class TextReference:
         _check_matches(name, data, kind, samples[0])
         requested = settings.reference_size or max(len(p.texts) for p in samples)
         size = min(requested, len(data.valid) // (2 if settings.data_row else 1))
-        least = settings.folds if settings.data_row else 1
-        if requested < least:
+        minimum = settings.folds if settings.data_row else 1
+        if requested < minimum:
             raise InputError(
-                f"reference_size={requested} is less than the {least} folds; use at least {least}, "
-                f"reduce the number of folds, or set data_row=False",
+                f"reference_size={requested} is less than the {minimum} folds; use at least "
+                f"{minimum}, reduce the number of folds, or set data_row=False",
                 fields=("reference_size", "data_row"),
             )
-        if size < least:
+        if size < minimum:
             raise InputError(
                 f"{name} has {len(data.valid)} held-out windows of {length} tokens, too few for "
                 f"{settings.folds} folds; give more text, reduce the number of folds, or set "
@@ -205,11 +207,11 @@ class TextReference:
 
 
 def _check_matches(name: str, data: TokenData, kind: str, samples: Passages) -> None:
-    """Require data with the vocabulary and at least the length of the samples."""
+    """Raise an error if data and samples have different vocabularies, or the data is shorter."""
     if kind not in (data.tokenizer.kind, TEXT):
         raise InputError(
-            f"{name} has tokens of kind {data.tokenizer.kind!r}, the samples {kind!r}; give the "
-            f"training data of the model, or set data='none'",
+            f"{name} has tokens of kind {data.tokenizer.kind!r}, but the samples have {kind!r}; "
+            f"give the training data of the model, or set data='none'",
             fields=("data",),
         )
     for text, row in zip(samples.texts[:_DECODED], samples.tokens.tolist(), strict=False):
@@ -225,6 +227,6 @@ def _check_matches(name: str, data: TokenData, kind: str, samples: Passages) -> 
             )
     if data.length < (length := samples.tokens.shape[1]):
         raise InputError(
-            f"{name} has windows of {data.length} tokens, the samples have {length}; prepare it "
-            f"with at least that length"
+            f"{name} has windows of {data.length} tokens, but the samples have {length}; prepare "
+            f"it with at least that length"
         )

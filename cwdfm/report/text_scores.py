@@ -1,4 +1,4 @@
-"""Scores of a set of texts. Scores that need a language model are cached in the report folder."""
+"""Scores of a set of texts. Those that need a language model are cached in the report folder."""
 
 import hashlib
 import warnings
@@ -25,12 +25,13 @@ from cwdfm.report.table import format_estimate
 from cwdfm.report.text_data import COMPUTE, Passages, TextSettings
 
 CACHE = "cache"  # the folder of cached scores in the report folder
-SHOWN_NGRAM = 8  # tokens of the n-grams in the column of the overlap
+SHOWN_NGRAM = 8  # n of the n-grams in the column “in training”
 COLUMNS = (
     *("perplexity", "entropy", "MAUVE", "distinct-2", "repeated", "in training"),
     *("calls", "samples"),
 )
-# Settings that do not affect perplexity; the evaluator LM is identified by its fingerprint.
+# Settings that are not part of the cache key of a perplexity. The fingerprint of the evaluator LM
+# is.
 _NOT_PERPLEXITY = (
     *("eval_model", "eval_revision", *COMPUTE, "reference_size", "data_row", "mauve"),
     "overlap_tokens",
@@ -51,18 +52,18 @@ class TextScores:
     def estimates(self) -> dict[str, tuple[float, float | None]]:
         """The scores that were computed, with their standard deviations."""
         entropy = self.statistics.entropy
-        found = {"entropy": (entropy.value, entropy.fold_std)}
+        estimates = {"entropy": (entropy.value, entropy.fold_std)}
         if self.perplexity:
             perplexity = self.perplexity.perplexity
-            found["perplexity"] = (perplexity.value, perplexity.fold_std)
+            estimates["perplexity"] = (perplexity.value, perplexity.fold_std)
         if self.mauve:
-            found["MAUVE"] = (self.mauve.mauve, self.mauve.std)
-        return found
+            estimates["MAUVE"] = (self.mauve.mauve, self.mauve.std)
+        return estimates
 
     def cells(self, calls: str = "-") -> tuple[str, ...]:
         """The cells of a row under COLUMNS."""
         statistics = self.statistics
-        shown = {name: format_estimate(*found) for name, found in self.estimates().items()}
+        shown = {name: format_estimate(*estimate) for name, estimate in self.estimates().items()}
         if len(statistics.distinct) > 1:
             shown["distinct-2"] = f"{statistics.distinct[1].value:.3f}"
         if statistics.repetition:
@@ -84,7 +85,7 @@ class TextScores:
 class TextScorer:
     """Computes scores with one evaluator LM and one set of held-out text.
 
-    `prepare` loads the models that are needed for scores missing in the cache.
+    `prepare` loads the models for scores that are not cached.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class TextScorer:
             self.evaluator_id["revision"] = settings.eval_revision
 
     def prepare(self, sets: Sequence[Passages]) -> None:
-        """Check the sets, and load all models before the first score is computed."""
+        """Check the sets and load all required models, before any score is computed."""
         for passages in sets:
             fold_slices(len(passages.texts), self.settings.folds)
         scored = sets if self.settings.has_evaluator else []
@@ -124,20 +125,20 @@ class TextScorer:
         perplexity = mauve = None
         if self.settings.has_evaluator:
             key = self._perplexity_key(passages)
-            found = self._cached(key, lambda: self._perplexity(passages))
-            perplexity = Perplexity.from_json(found)
+            stored = self._cached(key, lambda: self._perplexity(passages))
+            perplexity = Perplexity.from_json(stored)
         if self.has_mauve(passages):
             key = self._mauve_key(passages)
             mauve = Mauve.from_json(self._cached(key, lambda: self._mauve(passages)))
         overlap = None
         if self.training is not None:
-            found = self._cached(self._overlap_key(passages), lambda: self._overlap(passages))
-            overlap = Overlap.from_json(found)
+            stored = self._cached(self._overlap_key(passages), lambda: self._overlap(passages))
+            overlap = Overlap.from_json(stored)
         statistics = text_statistics(passages.tokens, folds=self.settings.folds)
         return TextScores(perplexity, statistics, mauve, overlap)
 
     def has_mauve(self, passages: Passages) -> bool:
-        """Whether MAUVE can be computed: it needs features and enough texts on both sides."""
+        """Whether MAUVE can be computed, which requires features and enough texts in both sets."""
         if self.reference is None or not self.settings.has_features:
             return False
         return min(len(self.reference.texts), len(passages.texts)) >= MIN_SAMPLES
@@ -169,10 +170,10 @@ class TextScorer:
         return self.features.features(self.reference.texts)
 
     def _cached(self, key: dict[str, Any], compute: Callable[[], _Score]) -> Any:
-        if (found := self.cache.json(key)) is None:
-            found = compute().to_json()
-            self.cache.put_json(key, found)
-        return found
+        if (stored := self.cache.json(key)) is None:
+            stored = compute().to_json()
+            self.cache.put_json(key, stored)
+        return stored
 
     def _perplexity(self, passages: Passages) -> Perplexity:
         s = self.settings
@@ -224,16 +225,16 @@ class TextScorer:
 
 
 def check_same_decoding(evaluator: LoadedEvaluatorLM, passages: Passages) -> None:
-    """Require that the evaluator LM decodes the tokens of the sampler to the same texts."""
+    """Raise an error unless the evaluator LM decodes the sampler's tokens to the same texts."""
     tokenizer = evaluator.loaded.tokenizer
     decoded = tokenizer.batch_decode(
         passages.tokens.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
-    for number, (theirs, ours) in enumerate(zip(decoded, passages.texts, strict=True), start=1):
-        if theirs.replace(tokenizer.eos_token or END, END) != ours:
+    for number, (theirs, text) in enumerate(zip(decoded, passages.texts, strict=True), start=1):
+        if theirs.replace(tokenizer.eos_token or END, END) != text:
             raise InputError(
                 f"the evaluator LM {evaluator.config.model} and the samples have different "
-                f"vocabularies: it decodes the tokens of {ours[:40]!r} (sample {number}) to "
+                f"vocabularies: it decodes the tokens of {text[:40]!r} (sample {number}) to "
                 f"{theirs[:40]!r}; set retokenize=True, or choose an evaluator LM with the "
                 f"tokenizer of the sampler",
                 fields=("retokenize",),

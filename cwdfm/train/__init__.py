@@ -1,1 +1,1 @@
-"""Training."""
+"""Training: configuration, recipes, the training loop, checkpoints and logging."""

@@ -1,6 +1,6 @@
-"""Training sequences in a fixed order, and prefetching of batches.
+"""The order of training sequences, and prefetching of batches.
 
-Which sequences a step sees is a function of (seed, step, position in the global batch) only.
+The sequences of a step depend only on (seed, step, position in the global batch).
 """
 
 from collections import deque
@@ -16,25 +16,25 @@ from cwdfm.ops.random import derive_seed
 
 K = TypeVar("K")
 T = TypeVar("T")
-SUBSET = -1  # the epoch number that seeds the choice of a subset; real epochs count from 0
+SUBSET = -1  # an epoch number that no epoch has; seeds the choice of a subset
 MAX_DEVICE_BYTES = 2**29  # larger datasets stay in host memory or on disk
 
 
 def subset(rows: NDArray[Any], count: int, seed: int) -> NDArray[Any]:
-    """A random subset of `count` of the rows [n, N]; 0 for all of them.
+    """Draw a random subset of `count` rows [n, N]; 0 for all rows.
 
-    For one seed, a smaller subset is contained in a larger one. The rows keep their order.
+    With the same seed, a larger subset contains a smaller one. The rows keep their order.
     """
     if not count:
         return rows
     generator = torch.Generator().manual_seed(derive_seed(seed, SUBSET))
     chosen = torch.randperm(len(rows), generator=generator)[:count].sort().values
-    found: NDArray[Any] = rows[chosen.numpy()]
-    return found
+    result: NDArray[Any] = rows[chosen.numpy()]
+    return result
 
 
 class EpochStream:
-    """Sequences [n, N] as an endless stream: epoch after epoch, each in a new random order."""
+    """An endless stream of the sequences [n, N], with a new random order in each epoch."""
 
     def __init__(self, rows: NDArray[np.integer], seed: int, device: torch.device) -> None:
         self.rows, self.seed, self.device = rows, seed, device
@@ -46,14 +46,14 @@ class EpochStream:
         return len(self.rows)
 
     def at(self, row_B: Tensor) -> Tensor:
-        """The rows with these numbers [B], as int64 [B, N] on the device."""
+        """Gather the rows with these indices [B], as int64 [B, N] on the device."""
         if self._tensor is not None:
             return self._tensor[row_B.to(self.device)].long()
         chosen = torch.from_numpy(self.rows[row_B.numpy()].astype(np.int64))
         return chosen.to(self.device, non_blocking=True)
 
     def numbers(self, position_B: Tensor) -> Tensor:
-        """The row numbers [B] at ascending positions [B] of the stream."""
+        """The row indices [B] at ascending positions [B] in the stream."""
         row_B = torch.empty_like(position_B)
         epoch_B = position_B // len(self)
         for epoch in range(int(epoch_B[0]), int(epoch_B[-1]) + 1):
@@ -71,8 +71,8 @@ class EpochStream:
 class Prefetch(Generic[K, T]):
     """Prepares the next item, `make(key)`, while the GPU works on the current one.
 
-    Preparing a batch reads values back, which blocks the host until the stream is idle. On a
-    separate stream it waits for its own work only. On a CPU an item is made when it is requested.
+    Preparing a batch reads values back to the host, which waits until the stream is idle. A
+    separate CUDA stream makes it wait only for its own work. On a CPU, nothing is prefetched.
     """
 
     def __init__(self, make: Callable[[K], T], device: torch.device) -> None:
@@ -82,7 +82,7 @@ class Prefetch(Generic[K, T]):
         self._in_use: deque[tuple[torch.cuda.Event, T]] = deque()
 
     def get(self, key: K) -> T:
-        """The item of a key: the prefetched one if it has this key, otherwise a new one."""
+        """Return the item for a key: the prefetched one if its key matches, else a new one."""
         if self._stream is None:
             return self._make(key)
         if self._ready is None or self._ready[0] != key:
@@ -99,9 +99,9 @@ class Prefetch(Generic[K, T]):
                 self._ready = (key, self._make(key))
 
     def release(self, item: T) -> None:
-        """Free an item once the work queued so far no longer needs it.
+        """Free an item once all work queued so far has finished.
 
-        Its memory belongs to the other stream, which would otherwise reuse it at once.
+        Its memory belongs to the prefetch stream, which could otherwise reuse it immediately.
         """
         if self._stream is None:
             return

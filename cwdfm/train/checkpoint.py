@@ -1,9 +1,10 @@
 """Checkpoints: written atomically, verified by checksum, only the newest few kept.
 
-A checkpoint is a folder `step-00001000`. It holds the averaged model (`model.safetensors` and
-`config.json`, like any saved model), the tensors that training needs in addition
-(`training.safetensors`), and the rest in `meta.json` with the checksums. It is written under a
-temporary name and renamed when complete, so that a killed process leaves complete checkpoints only.
+A checkpoint is a folder `step-00001000`. It contains the averaged model (`model.safetensors` and
+`config.json`, like any saved model), the other tensors of the training state
+(`training.safetensors`), and `meta.json` with the remaining state and the checksums. It is written
+under a temporary name and renamed when complete, so a killed process never leaves a partial
+checkpoint.
 """
 
 import json
@@ -27,11 +28,11 @@ from cwdfm.files import (
 from cwdfm.pretrained.format import checksum, verify
 from cwdfm.pretrained.model import Pretrained
 
-FORMAT = 3  # format 2 has a flat `recipe` in place of the nested `config`
+FORMAT = 3  # format 2 has a flat `recipe` instead of the nested `config`
 OLDEST_FORMAT = 2
 _WEIGHTS, _TRAINING = "model.safetensors", "training.safetensors"
 _NAMES = (_WEIGHTS, _TRAINING, "config.json", "meta.json")  # all files of a checkpoint
-# Also the temporary file of safetensors, which a run leaves that is killed while it writes weights.
+# Includes the temporary file that safetensors leaves if a run is killed while writing weights.
 _FILES = "|".join((*map(re.escape, _NAMES), r"\.tmp\w{6}"))
 
 
@@ -51,7 +52,7 @@ def save_checkpoint(
             (part / "meta.json").write_text(json.dumps(record, indent=2))
             for file in part.iterdir():
                 _sync(file)
-            remove_files(final, _FILES)  # a damaged one
+            remove_files(final, _FILES)  # if a damaged one exists
             part.rename(final)
     finally:
         remove_files(part, _FILES)
@@ -59,28 +60,28 @@ def save_checkpoint(
 
 
 def _prune(folder: Path, newest: Path, keep: int, best: str) -> None:
-    """Delete old checkpoints, remains of interrupted saves, and damaged ones after the newest."""
-    found = checkpoints(folder)
-    end = found.index(newest) + 1
-    old = [path for path in found[: max(0, end - keep)] if path.name != best]
-    for path in (*old, *found[end:], *folder.glob(".part-*")):
+    """Delete old checkpoints, remains of interrupted saves, and damaged later checkpoints."""
+    existing = checkpoints(folder)
+    end = existing.index(newest) + 1
+    old = [path for path in existing[: max(0, end - keep)] if path.name != best]
+    for path in (*old, *existing[end:], *folder.glob(".part-*")):
         remove_files(path, _FILES)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, oldest first."""
-    found = sorted(folder.glob("step-????????"))
-    return [path for path in found if any((path / name).exists() for name in _NAMES)]
+    folders = sorted(folder.glob("step-????????"))
+    return [path for path in folders if any((path / name).exists() for name in _NAMES)]
 
 
 Loaded = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]
 
 
 def load_latest(folder: Path) -> Loaded | None:
-    """Averaged weights, training tensors and meta data of the newest valid checkpoint.
+    """Load the averaged weights, training tensors and metadata of the newest valid checkpoint.
 
-    None if there is no checkpoint. A damaged one is skipped with a warning; if all are damaged, it
-    is an error.
+    Returns None if there is no checkpoint. Damaged checkpoints are skipped with a warning; if all
+    are damaged, an InputError is raised.
     """
     damaged = ""
     for path in reversed(checkpoints(folder)):
@@ -103,12 +104,12 @@ def load_latest(folder: Path) -> Loaded | None:
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
-    """The meta data of a checkpoint in the current format; ValueError if they are damaged."""
+    """Read the metadata of a checkpoint in the current format; ValueError if it is damaged."""
     meta: dict[str, Any] = read_json(path / "meta.json")
     check_fields("meta.json", meta, format=int)
     if not OLDEST_FORMAT <= meta["format"] <= FORMAT:
         raise InputError(
-            f"checkpoint {path} has format {meta['format']}, and this version reads formats "
+            f"checkpoint {path} has format {meta['format']}, but this version reads formats "
             f"{OLDEST_FORMAT} to {FORMAT}; resume with the version that wrote it, or choose a "
             f"different output folder"
         )
@@ -122,6 +123,6 @@ def _read_meta(path: Path) -> dict[str, Any]:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file to disk before its name appears."""
+    """Flush a file to disk, so that it is complete before the folder is renamed."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

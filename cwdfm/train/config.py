@@ -1,8 +1,8 @@
 """The configuration of a training run.
 
-`TrainConfig` nests one config for each concern. Its flat form has every field under its own name:
-`TrainConfig.from_flat(steps=100, loss="sce")`, `config.updated(learning_rate=1e-3)`. The comment
-behind a field is its help text on the command line.
+`TrainConfig` nests one config per concern. All field names are distinct, so there is also a flat
+form: `TrainConfig.from_flat(steps=100, loss="sce")`, `config.updated(learning_rate=1e-3)`. The
+comment at a field is its help text on the command line.
 """
 
 import math
@@ -35,9 +35,9 @@ from cwdfm.train.execution import Parallel
 MAX_COUNT = 10**9  # steps, sequences, samples: steps x batch_size must fit into 64 bits
 
 
-def _check_counts(config: object, *names: str, least: int = 1) -> None:
+def _check_counts(config: object, *names: str, minimum: int = 1) -> None:
     for name in names:
-        check_integer(name, getattr(config, name), least, MAX_COUNT)
+        check_integer(name, getattr(config, name), minimum, MAX_COUNT)
 
 
 def _check_fraction(name: str, value: float) -> None:
@@ -48,19 +48,20 @@ def _check_fraction(name: str, value: float) -> None:
 class DataConfig:
     """The training data."""
 
-    data: str = "qm9"  # a dataset name, a file of your own, or the output of `cwdfm prepare`
-    column: str | None = None  # column of a table; by default `smiles`, for text `text`
+    data: str = "qm9"  # a dataset name, your own file, or the output of `cwdfm prepare`
+    column: str | None = None  # column to read from a table; default: `smiles` or `text`
     tokenizer: str | None = None  # for text: gpt2, bytes, chars, a folder or a hub name
-    # What forms one document in plain text; None: the file. With rows, each line, record or row of
-    # a table is its own sequence.
+    # What one document of plain text is; None: the whole file. With rows, each line, record or
+    # table row becomes its own sequence.
     documents: Unit | None = None
-    representation: Representation = "smiles"  # tokens of molecules
+    representation: Representation = "smiles"  # representation of molecules
     length: int = 32  # tokens per sequence
-    fix_first: bool = False  # the first token is always given: not corrupted, not sampled
-    # Properties that the model is conditioned on: columns of the data, or of molecules logp, qed,
-    # sa, tpsa, rings or weight.
+    fix_first: bool = False  # treat the first token as given: neither corrupt nor sample it
+    # Properties to condition the model on: columns of the data, or computed properties of molecules
+    # (logp, qed, sa, tpsa, rings, weight).
     condition: tuple[str, ...] = ()
-    # Probability of dropping all conditions of a sequence, and of dropping each of the others.
+    # Probability of dropping all conditions of a sequence; each remaining condition is then dropped
+    # with this probability, too.
     condition_dropout: float = 0.1
     train_rows: int = 0  # train on a random subset of this many sequences; 0 for all
 
@@ -68,12 +69,12 @@ class DataConfig:
         if self.documents is not None:
             check_choice("documents", self.documents, get_args(Unit))
         check_integer("length", self.length, 3, MAX_LENGTH)
-        _check_counts(self, "train_rows", least=0)
+        _check_counts(self, "train_rows", minimum=0)
         check_choice("representation", self.representation, tuple(REPRESENTATIONS))
         check_bool("fix_first", self.fix_first)
         if self.condition:
             check_strings("condition", self.condition, "names")
-        object.__setattr__(self, "condition", tuple(self.condition))  # a list in JSON
+        object.__setattr__(self, "condition", tuple(self.condition))  # JSON gives a list
         _check_fraction("condition_dropout", self.condition_dropout)
 
 
@@ -82,8 +83,9 @@ class ModelConfig:
     """The transformer."""
 
     model: Literal["debug", "4m", "17m", "40m", "base"] = "4m"  # size of the transformer
-    init: str | None = None  # continue from this trained model: its network, method, vocabulary
-    learned_positions: bool = False  # add a learned position embedding
+    # Trained model to continue from, with its network, method and vocabulary.
+    init: str | None = None
+    learned_positions: bool = False  # add learned position embeddings
     dropout: float = 0.1  # dropout probability
 
     def __post_init__(self) -> None:
@@ -91,7 +93,7 @@ class ModelConfig:
         _check_fraction("dropout", self.dropout)
 
     def size(self, vocab_size: int, length: int) -> DiTConfig:
-        """The transformer of this size for `vocab_size` data tokens."""
+        """The config of the transformer for `vocab_size` data tokens."""
         positions = length if self.learned_positions else 0
         return preset(self.model, vocab_size, dropout=self.dropout, positions=positions)
 
@@ -101,19 +103,19 @@ class OptimizerConfig:
     """AdamW with linear warmup, cosine decay and averaged weights."""
 
     steps: int = 25_000  # optimizer steps
-    batch_size: int = 2048  # sequences per step, over all processes
-    learning_rate: float = 3e-4  # peak learning rate, reached after the warmup
+    batch_size: int = 2048  # sequences per step, in all processes together
+    learning_rate: float = 3e-4  # peak learning rate, at the end of the warmup
     min_learning_rate: float = 3e-6  # learning rate at the last step
     warmup: int = 1000  # steps of linear warmup
     weight_decay: float = 0.01  # weight decay of AdamW
     beta1: float = 0.9  # decay of AdamW's first moment
     beta2: float = 0.999  # decay of AdamW's second moment
-    clip: float = 1.0  # largest gradient norm; larger gradients are scaled down to it
-    ema: float = 0.9999  # decay of the averaged weights, which evaluation uses
+    clip: float = 1.0  # maximum gradient norm; larger gradients are scaled down to it
+    ema: float = 0.9999  # decay of the exponential moving average of the weights
 
     def __post_init__(self) -> None:
         _check_counts(self, "steps", "batch_size")
-        _check_counts(self, "warmup", least=0)
+        _check_counts(self, "warmup", minimum=0)
         check_positive("learning_rate", self.learning_rate)
         check_positive("clip", self.clip)
         for name in ("ema", "beta1", "beta2"):
@@ -125,12 +127,12 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """How steps are computed. Apart from rounding and dropout this does not change the result."""
+    """How steps are computed. Except for rounding and dropout, this does not affect the result."""
 
-    accumulation: int = 1  # micro-batches per step
+    accumulation: int = 1  # micro-batches per step (gradient accumulation)
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of matrix products on a GPU
-    compile: bool = False  # torch.compile the model
-    parallel: Parallel = "ddp"  # under torchrun: replicate (ddp) or shard (fsdp) the model
+    compile: bool = False  # use torch.compile on the model
+    parallel: Parallel = "ddp"  # with torchrun: replicate (ddp) or shard (fsdp) the model
 
     def __post_init__(self) -> None:
         _check_counts(self, "accumulation")
@@ -146,21 +148,21 @@ class EvaluationConfig:
     log_every: int = 100  # steps between log records of loss and speed
     validate_every: int = 1000  # steps between validations
     validation_rows: int = 2048  # held-out sequences for the validation loss
-    elbo_rows: int = 256  # held-out sequences for the likelihood bound; 0 for none
+    elbo_rows: int = 256  # held-out sequences for the likelihood or its bound; 0 for none
     previews: int = 64  # samples drawn at each validation; 0 for none
-    preview_steps: int = 64  # sampling steps of these samples
+    preview_steps: int = 64  # sampling steps for these samples
 
     def __post_init__(self) -> None:
         _check_counts(self, "log_every", "validate_every", "validation_rows", "preview_steps")
-        _check_counts(self, "elbo_rows", "previews", least=0)
+        _check_counts(self, "elbo_rows", "previews", minimum=0)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When checkpoints are written. A better validation loss writes one too."""
+    """When to write checkpoints. One is also written when the validation loss improves."""
 
     checkpoint_every: int = 1000  # steps between checkpoints
-    keep: int = 2  # checkpoints to keep, in addition to the best
+    keep: int = 2  # number of latest checkpoints to keep, in addition to the best one
 
     def __post_init__(self) -> None:
         _check_counts(self, "checkpoint_every", "keep")
@@ -177,7 +179,7 @@ class TrainConfig:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    seed: int = 0  # seed of the weights, data order, times, noise and dropout
+    seed: int = 0  # seed for weights, data order, times, noise and dropout
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -189,29 +191,32 @@ class TrainConfig:
             )
 
     def flat(self) -> dict[str, Any]:
-        """All fields by name, those of the method, path and loss included."""
+        """All fields by name, including those of the method, path and loss."""
         return flatten(self)
 
     @classmethod
     def from_flat(cls, **fields: Any) -> Self:
-        """Build a config from fields by name. Fields of methods that are not chosen are ignored.
+        """Build a config from fields by name. Fields of methods that are not selected are ignored.
 
-        This also reads the flat records of checkpoints and model cards of earlier versions.
+        Also reads the flat records in checkpoints and model cards of earlier versions.
         """
         if unknown := sorted(fields.keys() - leaf_names(cls)):
             known = ", ".join(sorted(leaf_names(cls)))
-            raise InputError(f"unknown field {', '.join(unknown)}; known are {known}")
+            raise InputError(f"unknown field {', '.join(unknown)}; choose from {known}")
         return from_flat(cls, fields)
 
     def updated(self, **fields: Any) -> Self:
-        """The config with some fields changed; each must apply to the chosen method."""
+        """Return a copy with some fields changed; each must apply to the selected method."""
         config = self.from_flat(**self.flat() | fields)
         for name in fields:
             check_applies(config, name)
         return config
 
     def build(self, vocab_size: int, init: Pretrained | None = None) -> Task:
-        """The objects for `vocab_size` data tokens; with `init`, the network has its shape."""
+        """Build the method, objective and network config for `vocab_size` data tokens.
+
+        With `init`, the network has the shape of that model.
+        """
         length = self.data.length
         task = self.method.build(vocab_size, self.model.size(vocab_size, length), length)
         if self.data.condition and not isinstance(task.method, Flow):
@@ -223,33 +228,36 @@ class TrainConfig:
             return task
         if init.method != task.method:
             raise InputError(
-                f"the initial model was trained as {init.method}, and the config describes "
+                f"the initial model was trained with {init.method}, but the config describes "
                 f"{task.method}; use `config.continued_from(model)`"
             )
         return replace(task, model=replace(init.model.config, dropout=self.model.dropout))
 
     def continued_from(self, init: Pretrained) -> Self:
-        """The config with everything that a trained model fixes taken from it."""
+        """Return a copy that takes all settings fixed by a trained model from that model."""
         return self.from_flat(**self.flat() | settings_of(init))
 
 
 def settings_of(trained: Pretrained) -> dict[str, Any]:
-    """The flat fields that are fixed by the trained model from which training continues."""
+    """The flat fields that are fixed when training continues from a trained model."""
     if not isinstance(trained.model, DiT):
         name = type(trained.model).__name__
-        raise InputError(f"training can continue from a DiT only, and this network is a {name}")
+        raise InputError(
+            f"training can continue only from a DiT, but this network is a {name}; choose a model "
+            f"with a network of cwdfm"
+        )
     model = trained.model.config
-    found = (kind.settings_of(trained.method, model) for kind in METHODS.values())
-    settings = next((each for each in found if each is not None), None)
+    candidates = (cls.settings_of(trained.method, model) for cls in METHODS.values())
+    settings = next((fields for fields in candidates if fields is not None), None)
     if settings is None:
         raise InputError(
-            f"training cannot continue from a model trained as {trained.method}: no training "
-            f"method describes it (flows must have a schedule kappa = t^power)"
+            f"training cannot continue from a model trained with {trained.method}: no training "
+            f"method matches it (flows must have a schedule kappa = t^power)"
         )
     settings |= {"length": trained.length, "fix_first": trained.fix_first}
     settings["learned_positions"] = model.positions > 0
-    if model.conditions:  # others may be added to a network without any
-        settings["condition"] = tuple(each.name for each in model.conditions)
+    if model.conditions:  # a network without conditions may get new ones
+        settings["condition"] = tuple(condition.name for condition in model.conditions)
     trained_with = flatten(trained.card.get("config", trained.card.get("recipe", {})))
     if "masked_only" in trained_with:
         settings["masked_only"] = trained_with["masked_only"]

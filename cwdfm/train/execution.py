@@ -1,11 +1,11 @@
-"""How the model runs in training, applied from outside: the model's code does not know about it.
+"""Parallelism and CUDA graphs for training, applied from outside the model code.
 
-DDP replicates the model on each process. FSDP2 shards every parameter with its optimizer moments
-and its average, and gathers the weights of a block when they are needed.
+DDP replicates the model on each process. FSDP2 shards every parameter, with its optimizer moments
+and average, and gathers the weights of a block when they are needed.
 
-On a single GPU, the forward and backward pass of the trunk are two CUDA graphs: launching the
-hundreds of kernels of a small network from Python takes longer than running them. All micro-batches
-of a run have one shape, so its passes can be captured once and replayed.
+On a single GPU, the forward and backward passes of the trunk run as two CUDA graphs, because
+launching the hundreds of kernels of a small network from Python takes longer than running them. All
+micro-batches of a run have the same shape, so the passes are captured once and replayed.
 """
 
 import sys
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 Parallel = Literal["ddp", "fsdp"]
-WARMUP_CALLS = 3  # calls before the capture, for compilation and autotuning
+WARMUP_CALLS = 3  # calls before the capture, so that compilation and autotuning are done
 
 
 def parallelize(model: DiT, kind: Parallel, device: torch.device) -> nn.Module:
-    """The module to call in training. FSDP2 changes the model: create optimizers afterwards."""
+    """Return the module to call in training. FSDP2 modifies the model: create optimizers later."""
     if world_size() == 1:
         return model
     if kind == "ddp":
@@ -46,7 +46,7 @@ def parallelize(model: DiT, kind: Parallel, device: torch.device) -> nn.Module:
 def no_gradient_sync(module: nn.Module) -> AbstractContextManager[object]:
     """Accumulate gradients locally; the next backward pass outside this context reduces them.
 
-    With FSDP2 this does nothing: it would keep whole gradients on every process.
+    With FSDP2 this does nothing, since it would keep unsharded gradients on every process.
     """
     if isinstance(module, nn.parallel.DistributedDataParallel):
         return module.no_sync()
@@ -54,23 +54,23 @@ def no_gradient_sync(module: nn.Module) -> AbstractContextManager[object]:
 
 
 def is_sharded(x: Tensor) -> "TypeGuard[DTensor]":
-    """Whether a tensor is sharded over processes. Does not import DTensor, which is slow."""
+    """Whether a tensor is sharded over processes; avoids importing DTensor, which is slow."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 
 
 def local(x: Tensor) -> Tensor:
-    """This process's shard of a tensor: all of it, unless it is sharded."""
+    """This process's shard of a tensor, or the tensor itself if it is not sharded."""
     return x.to_local() if is_sharded(x) else x
 
 
 def gathered(x: Tensor) -> Tensor:
-    """The whole tensor. Collective for sharded tensors: every process must call it."""
+    """The full tensor. Every process must call this, since it gathers sharded tensors."""
     return x.full_tensor() if is_sharded(x) else x
 
 
 def sharded_like(x: Tensor, pattern: Tensor) -> Tensor:
-    """A whole tensor, moved and sharded like `pattern`."""
+    """Move and shard a full tensor like `pattern`."""
     x = x.to(pattern.device)
     if is_sharded(pattern):
         from torch.distributed.tensor import distribute_tensor
@@ -80,10 +80,10 @@ def sharded_like(x: Tensor, pattern: Tensor) -> Tensor:
 
 
 class GraphedTrunk:
-    """Replays a captured trunk for training inputs of the captured shape; else calls the trunk.
+    """Replays the captured trunk for training inputs of the captured shape; else calls the trunk.
 
-    The next pass overwrites the memory of the gradients. They must be added to existing ones: where
-    `grad` is None, autograd would keep that memory itself.
+    The next pass overwrites the memory of the gradients, so they must be added to existing ones. If
+    `grad` were None, autograd would store a reference to that memory instead of a copy.
     """
 
     def __init__(self, model: nn.Module, trunk: Callable[..., Tensor]) -> None:
@@ -108,18 +108,18 @@ class GraphedTrunk:
         return self.replay(x_t, t)
 
     def _capture(self, x_t: Tensor, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        # Casts in autocast's cache would be captured and then freed, so the cache is disabled.
+        # Disable autocast's cache: its casts would be captured and then freed.
         enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         module = _Trunk(self.model, self.trunk).train()
         if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
             # The captured AccumulateGrad nodes belong to the capture stream. Autograd synchronizes
-            # the streams correctly; only the warning is switched off.
+            # the streams correctly, so the warning is disabled.
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         cast = torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False)
         with torch.cuda.device(x_t.device), cast:
             inputs = (x_t.clone(), t.clone())
             torch.cuda.make_graphed_callables(module, inputs, allow_unused_input=True)
-        return module  # make_graphed_callables replaced its forward by the replay
+        return module  # make_graphed_callables has replaced its forward by the replay
 
 
 class _Trunk(nn.Module):

@@ -1,6 +1,6 @@
-"""What training logs: metrics as JSON lines, on request also to TensorBoard or Weights & Biases.
+"""Loggers for JSON lines, TensorBoard and Weights & Biases, and the measurement of speed.
 
-The metrics include the training speed and the fraction of the device's peak that it uses.
+Speed is logged as tokens per second and as a fraction of the device's peak FLOP/s.
 """
 
 import json
@@ -25,28 +25,28 @@ PEAK_TFLOPS |= {"L40S": 362.0, "4090": 165.0, "3090": 71.0}
 
 
 class Logger:
-    """Receives the progress of a training run. The methods of this class do nothing."""
+    """Receives the progress of a training run. The methods of this base class do nothing."""
 
     def step(self, step: int) -> None:
         """Called after every step."""
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Called with metrics to log, `step` among them."""
+        """Called with metrics to log, including `step`."""
 
     def close(self) -> None:
         """Called when the run ends or is interrupted."""
 
 
 class JsonLines(Logger):
-    """Metrics as one JSON object per line. Resuming drops the lines after the checkpoint."""
+    """Writes metrics as JSON lines. Resuming drops the lines after the checkpoint."""
 
     def __init__(self, path: Path, step: int) -> None:
         self.path = path
-        # Damaged bytes make a line invalid, and it is dropped.
+        # A line with damaged bytes is invalid and therefore dropped.
         lines = path.read_text(errors="surrogateescape").splitlines() if path.exists() else []
         kept = [line for line in lines if _step(line) <= step]
-        with replacing(path) as part:
-            part.write_text("".join(line + "\n" for line in kept))
+        with replacing(path) as temporary:
+            temporary.write_text("".join(line + "\n" for line in kept))
 
     def record(self, record: Mapping[str, Any]) -> None:
         with write_errors(self.path, "the checkpoints are intact"), self.path.open("a") as file:
@@ -54,7 +54,7 @@ class JsonLines(Logger):
 
 
 def _step(line: str) -> float:
-    """The step of a record; infinity for a damaged line, as a power failure may leave it."""
+    """The step of a record; infinity for a damaged line, such as after a power failure."""
     try:
         match json.loads(line.encode()):
             case {"step": int(step)}:
@@ -65,7 +65,7 @@ def _step(line: str) -> float:
 
 
 class TensorBoard(Logger):
-    """TensorBoard event files. Resuming hides the events after the checkpoint."""
+    """Writes TensorBoard event files. Resuming hides the events after the checkpoint."""
 
     def __init__(self, folder: Path, step: int) -> None:
         board = load_extra("torch.utils.tensorboard", "tensorboard")
@@ -81,7 +81,7 @@ class TensorBoard(Logger):
 
 
 class WeightsAndBiases(Logger):
-    """A Weights & Biases run, which continues under the same id when training resumes."""
+    """Logs to a Weights & Biases run, which keeps its id when training resumes."""
 
     def __init__(self, project: str, folder: Path, config: dict[str, Any]) -> None:
         wandb = load_extra("wandb", "wandb")
@@ -104,7 +104,7 @@ class WeightsAndBiases(Logger):
 
 
 class SpeedMeter:
-    """Tokens per second since the last reading, without validation and checkpoints."""
+    """Measures tokens per second since the last reading, excluding validation and checkpoints."""
 
     def __init__(self, step: int, tokens_per_step: int, flops: float, peak: float | None) -> None:
         self.step, self.start = step, time.perf_counter()
@@ -122,7 +122,7 @@ class SpeedMeter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not count the time spent inside."""
+        """Exclude the time spent in this context."""
         before = time.perf_counter()
         yield
         self.start += time.perf_counter() - before
@@ -131,8 +131,9 @@ class SpeedMeter:
 def training_flops(config: DiTConfig, length: int, parameters: int) -> float:
     """Floating-point operations per token of training, forward and backward.
 
-    6 per parameter of a matrix product (embeddings are looked up), and 12 length x width per block
-    for the two attention products. Time embedding and modulations run once per sequence.
+    Counts 6 per parameter of a matrix product (embeddings are looked up), and 12 length x width per
+    block for the two attention products. The time embedding and the modulations run once per
+    sequence and are not counted.
     """
     modulations = (6 * config.depth + 2) * config.width
     per_sequence = config.conditioning * (modulations + FREQUENCIES + config.conditioning)
@@ -140,9 +141,9 @@ def training_flops(config: DiTConfig, length: int, parameters: int) -> float:
         per_sequence = 0
     head = config.num_tokens * (config.width + 1)
     trunk = parameters - head - config.num_tokens * config.width - per_sequence
-    # Block diffusion reads every token twice, noised and clean, and scores one of the two.
-    reads = 2 if config.attention == "block" else 1
-    return 6.0 * (reads * trunk + head) + reads * 12.0 * length * config.width * config.depth
+    # Block diffusion processes every token twice, noised and clean, but scores it once.
+    passes = 2 if config.attention == "block" else 1
+    return 6.0 * (passes * trunk + head) + passes * 12.0 * length * config.width * config.depth
 
 
 def peak_flops(device: torch.device) -> float | None:

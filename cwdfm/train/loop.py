@@ -1,4 +1,4 @@
-"""The training loop: steps, logging, validation and checkpoints, until done or interrupted."""
+"""The training loop: steps, logging, validation and checkpoints, until finished or interrupted."""
 
 import math
 import signal
@@ -16,7 +16,7 @@ from cwdfm.train.optimizer import learning_rate
 from cwdfm.train.run import Run
 from cwdfm.train.validation import validate
 
-SYNC_EVERY = 10  # steps between checks whether the first process was interrupted
+SYNC_EVERY = 10  # steps between checks for a signal to the first process
 
 
 class Diverged(RunError):
@@ -24,17 +24,17 @@ class Diverged(RunError):
 
 
 def fit(run: Run, loggers: Sequence[Logger] = ()) -> int:
-    """Train to the last step of the config, from the step where the run stands.
+    """Train from the current step of the run to the last step of the config.
 
-    Call `Run.resume` before to continue from a checkpoint. On SIGTERM or SIGINT the current step is
-    finished and saved on all processes, and the signal number is returned; otherwise 0. A signal
-    during the last step is returned too, although the run is complete.
+    To continue from a checkpoint, call `Run.resume` first. On SIGTERM or SIGINT, all processes
+    finish the current step and save it, and the signal number is returned; otherwise 0. A signal
+    during the last step is also returned, although the run is complete.
 
-    Raises `Diverged`, before a checkpoint is written, if the loss is not finite or exceeds ten
-    times that of a uniform prediction, or if a weight is not finite.
+    Raises `Diverged`, before writing a checkpoint, if the loss is not finite or exceeds ten times
+    the loss of a uniform prediction, or if a weight is not finite.
     """
-    own = JsonLines(run.out / "metrics.jsonl", run.step) if rank() == 0 else None
-    all_loggers = [] if own is None else [*loggers, own]
+    metrics = JsonLines(run.out / "metrics.jsonl", run.step) if rank() == 0 else None
+    all_loggers = [] if metrics is None else [*loggers, metrics]
     meter = speed_meter(run)
     with interruptible() as caught:
         with ExitStack() as stack:
@@ -50,7 +50,7 @@ def fit(run: Run, loggers: Sequence[Logger] = ()) -> int:
 
 
 def after_step(run: Run, meter: SpeedMeter, loggers: Sequence[Logger], *, stopping: bool) -> None:
-    """Log, validate and save what is due after a step; everything is due after the last one."""
+    """Log, validate and save if this is due after the step; after the last step, do all of it."""
     config, last = run.config, run.step == run.config.optimizer.steps
     for logger in loggers:
         logger.step(run.step)
@@ -69,20 +69,20 @@ def after_step(run: Run, meter: SpeedMeter, loggers: Sequence[Logger], *, stoppi
         except NotFinite as error:
             raise diverged(run, "the model's predictions are NaN or infinite") from error
         improved = record_best(run, record["validation_loss"])
-    # Log before saving. Records after the checkpoint are dropped when a run resumes, whereas a
-    # record that was never written would be lost.
+    # Log before saving: resuming drops records after the checkpoint, but a record that was not
+    # written before the checkpoint would be lost.
     if len(record) > 1:
         for logger in loggers:
             logger.record(record)
     if run.step % config.checkpoint.checkpoint_every == 0 or last or stopping or improved:
         with meter.paused():
-            if not run.is_finite():  # before the weights replace a good checkpoint
+            if not run.is_finite():  # checked before saving, since old checkpoints are deleted
                 raise diverged(run, "the weights are NaN or infinite")
             run.save()
 
 
 def record_best(run: Run, loss: float) -> bool:
-    """Keep the lowest validation loss and its step. Returns whether `loss` is the new lowest."""
+    """Record the lowest validation loss and its step. Returns whether `loss` is a new minimum."""
     if improved := loss < run.best:
         run.best, run.best_step = loss, run.step
     return improved
@@ -98,7 +98,7 @@ def speed_meter(run: Run) -> SpeedMeter:
 
 
 def check_loss(run: Run, loss: float) -> None:
-    """Stop a run whose loss is not finite, or ten times that of a uniform prediction."""
+    """Raise `Diverged` if the loss is NaN or above ten times that of a uniform prediction."""
     ceiling = (10 * math.log(run.task.method.num_tokens) + 10) * run.objective.worst_weight
     if not loss < ceiling:
         problem = f"has exploded to {loss:.3g}" if loss > 0 else "is NaN"
@@ -117,10 +117,10 @@ def diverged(run: Run, problem: str) -> Diverged:
 
 
 def signal_to_stop(step: int, caught: list[int]) -> int:
-    """The signal that stops the run, 0 for none.
+    """Return the signal that stops the run, or 0.
 
-    A single process stops at once. A group stops at the same step, when its first process has
-    received a signal.
+    A single process stops immediately. Several processes stop at the same step, after the first
+    process has received a signal.
     """
     received = caught[0] if caught else 0
     if world_size() == 1:
@@ -133,7 +133,7 @@ def interruptible() -> Iterator[list[int]]:
     """Collect SIGTERM and SIGINT in a list instead of stopping the process."""
     caught: list[int] = []
     signals = (signal.SIGTERM, signal.SIGINT)
-    before = {each: signal.signal(each, lambda n, _: caught.append(n)) for each in signals}
+    before = {s: signal.signal(s, lambda number, _: caught.append(number)) for s in signals}
     try:
         yield caught
     finally:

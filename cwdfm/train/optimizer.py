@@ -1,4 +1,4 @@
-"""Learning rate schedule, AdamW and averaged weights."""
+"""The learning rate schedule, AdamW, and the exponential moving average of the weights."""
 
 import math
 
@@ -41,7 +41,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Update the average after optimizer step number `step`, counted from 0."""
+        """Update the average after optimizer step `step`, counted from 0."""
         decay = min(self.decay, (1 + step) / (10 + step))
         averaged = [local(w) for w in self.weights.values()]
         torch._foreach_lerp_(averaged, [local(p.detach()) for p in model.parameters()], 1 - decay)

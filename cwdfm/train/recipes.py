@@ -1,7 +1,7 @@
 """Recipes: named functions that return a complete training config.
 
-A recipe states what differs from the defaults of `TrainConfig`, which are the paper's for QM9 apart
-from the size of the model and the learning rate.
+A recipe lists its differences from the defaults of `TrainConfig`. The defaults are the paper's
+values for QM9, except for the model size and the learning rate.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ _DEBUG |= {"learning_rate": 2e-3, "min_learning_rate": 2e-4, "preview_steps": 32
 
 
 def qm9_debug() -> TrainConfig:
-    """A toy model of molecules to try things out: about a minute on two CPU cores."""
+    """A toy molecule model for trying things out (about a minute on two CPU cores)."""
     return TrainConfig.from_flat(
         **_DEBUG, batch_size=128, validation_rows=512, elbo_rows=128, previews=32
     )
 
 
 def qm9_small() -> TrainConfig:
-    """Four million parameters, our own hyperparameters, uniform source."""
+    """QM9 with 4 million parameters and our own hyperparameters, uniform source."""
     return TrainConfig.from_flat(
         steps=40_000,
         learning_rate=1e-3,
@@ -38,10 +38,10 @@ def qm9_small() -> TrainConfig:
 
 
 def moses_small() -> TrainConfig:
-    """Drug-like molecules (MOSES), 17 million parameters, our own hyperparameters."""
+    """Drug-like molecules (MOSES) with 17 million parameters and our own hyperparameters."""
     return TrainConfig.from_flat(
         data="moses",
-        length=56,  # the longest molecule, with its start and end tokens
+        length=56,  # the longest molecule, with <bos> and <eos>
         fix_first=True,
         model="17m",
         learned_positions=True,
@@ -60,19 +60,19 @@ def moses_small() -> TrainConfig:
 
 
 def qm9_paper() -> TrainConfig:
-    """The paper's hyperparameters for QM9."""
+    """QM9 with the paper's hyperparameters."""
     return TrainConfig.from_flat(model="base", learning_rate=3e-5, min_learning_rate=3e-7)
 
 
 def text_debug() -> TrainConfig:
-    """A toy model of text bytes to try things out: about a minute on two CPU cores."""
+    """A toy text model over bytes for trying things out (about a minute on two CPU cores)."""
     text = {"data": "python-topics", "tokenizer": "bytes", "length": 128, "source": "mask"}
     small = {"batch_size": 32, "validation_rows": 64, "elbo_rows": 16, "previews": 4}
     return TrainConfig.from_flat(**_DEBUG, **text, **small, dropout=0.0)
 
 
 def text_small() -> TrainConfig:
-    """Forty million parameters without embeddings, for one GPU and your own corpus."""
+    """Text with 40 million parameters plus embeddings, for one GPU and your own corpus."""
     return TrainConfig.from_flat(
         data="wikitext-103",
         tokenizer="gpt2",
@@ -95,7 +95,7 @@ def text_small() -> TrainConfig:
 
 
 def owt_paper() -> TrainConfig:
-    """The paper's hyperparameters for OpenWebText."""
+    """OpenWebText with the paper's hyperparameters."""
     return TrainConfig.from_flat(
         data="openwebtext",
         tokenizer="gpt2",
@@ -115,7 +115,7 @@ def owt_paper() -> TrainConfig:
 
 
 def finetune() -> TrainConfig:
-    """Fine-tune a trained model (init) on your own data: minutes on two CPU cores."""
+    """Fine-tune a trained model (--init) on your own data (minutes on two CPU cores)."""
     return TrainConfig.from_flat(
         **_SHORT,
         init="qm9-uniform-small",

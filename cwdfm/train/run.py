@@ -1,9 +1,9 @@
-"""The state of a training run, and its step.
+"""The state of a training run, and the training step.
 
-No random state is carried from step to step. The rows of a batch, their corruption, the times and
-the dropout are functions of (seed, step, position in the global batch). A run that was killed and
-resumed therefore ends with the same weights, and several processes train as one would, apart from
-dropout, which each process draws for itself.
+No random state is carried over between steps. The rows of a batch, their corruption, the times and
+the dropout are functions of (seed, step, position in the global batch). A run that is killed and
+resumed therefore ends with the same weights. The result does not depend on the number of processes,
+except for dropout, which each process draws independently.
 """
 
 import math
@@ -46,7 +46,7 @@ from cwdfm.train.optimizer import WeightAverage, learning_rate, make_optimizer
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # the optimizer state of a parameter
 
-# Fields that may change when a run resumes: they affect its weights by rounding and dropout only.
+# Fields that may change when a run resumes, because they affect only rounding and dropout.
 RESUMABLE = (
     *("accumulation", "compile", "parallel", "log_every", "checkpoint_every", "keep"),
     *("elbo_rows", "previews", "preview_steps"),
@@ -54,7 +54,7 @@ RESUMABLE = (
 
 
 class Run:
-    """A training run, as seen by one of its processes."""
+    """A training run in one of its processes."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class Run:
         self.train_rows = EpochStream(train, config.seed, device)
         self.valid_rows = EpochStream(data.valid, config.seed, device)
         numbers = encode_columns(conditions, data)  # [n + m, C]
-        of_train = subset(numbers[: len(data.train)], config.data.train_rows, config.seed)
-        self.train_condition = torch.from_numpy(of_train).to(device)
+        train_numbers = subset(numbers[: len(data.train)], config.data.train_rows, config.seed)
+        self.train_condition = torch.from_numpy(train_numbers).to(device)
         self.valid_condition = torch.from_numpy(numbers[len(data.train) :]).to(device)
 
         torch.manual_seed(config.seed)  # the same initial weights on every process
@@ -96,7 +96,7 @@ class Run:
             _load_initial(self.model, init.model)
         self._forward = parallelize(self.model, config.runtime.parallel, device)
         if config.runtime.compile:
-            self.model.compile_trunk(by_block=True)  # compiles in seconds
+            self.model.compile_trunk(by_block=True)  # block by block, which compiles in seconds
         self.graphed = self._can_use_cuda_graph()
         if self.graphed:
             graphed = GraphedTrunk(self.model, self.model.trunk)
@@ -114,8 +114,8 @@ class Run:
     def _can_use_cuda_graph(self) -> bool:
         """Whether to capture the trunk's passes as CUDA graphs.
 
-        Requires a single process on a GPU, and attention other than block attention. Captures with
-        micro-batches or dropout have not been shown to be correct.
+        Requires a single process on a GPU and no block attention. Gradient accumulation and dropout
+        are excluded because their captures have not been verified.
         """
         runtime = self.config.runtime
         single = world_size() == 1 and self.device.type == "cuda" and runtime.accumulation == 1
@@ -126,15 +126,15 @@ class Run:
     def dropout_reveals_positions(self) -> bool:
         """Whether the network can tell masked positions apart in training, but not in evaluation.
 
-        Rotary embeddings encode differences only, so positions of a fully masked sequence look
-        alike, unless dropout makes them different.
+        Rotary embeddings encode only relative positions, so all positions of a fully masked
+        sequence look the same, unless dropout makes them different.
         """
         method, model = self.task.method, self.task.model
         masked = isinstance(method, Flow) and method.source.marks_noise
         return masked and model.dropout > 0 and not (model.positions or self.config.data.fix_first)
 
     def fixed(self, x_1: Tensor) -> Tensor:
-        """The tokens [B, N] that are given: the first one, if the config says so."""
+        """The mask [B, N] of fixed tokens: the first one if `fix_first` is set."""
         fixed = torch.zeros_like(x_1, dtype=torch.bool)
         fixed[:, 0] = self.config.data.fix_first
         return fixed
@@ -142,12 +142,12 @@ class Run:
     def data_batch(
         self, x_1: Tensor, t: Tensor, index: Tensor, step: int, condition: Tensor | None = None
     ) -> DataBatch:
-        """Sequences [B, N] at times [B] and positions [B] of a step's global batch."""
+        """Make a batch of sequences [B, N] at times [B]; `index` [B]: positions in the batch."""
         t, index = t.to(self.device), index.to(self.device)
         return DataBatch(x_1, t, self.fixed(x_1), index, self.config.seed, step, condition)
 
     def training_batch(self, objective: Objective, step: int, micro_batch: int) -> TrainingBatch:
-        """One micro-batch of this process's part of a step's global batch, corrupted."""
+        """Draw and corrupt one micro-batch of this process's share of a global batch."""
         batch_size = self.config.optimizer.batch_size
         accumulation = self.config.runtime.accumulation
         size = batch_size // world_size() // accumulation
@@ -168,7 +168,7 @@ class Run:
         return objective.training_batch(batch)
 
     def train_step(self) -> Tensor:
-        """One optimizer step. Returns the mean loss over the global batch."""
+        """Take one optimizer step. Returns the mean loss over the global batch."""
         config = self.config
         torch.manual_seed(derive_seed(config.seed, self.step * world_size() + rank()))  # dropout
         for group in self.optimizer.param_groups:
@@ -183,7 +183,7 @@ class Run:
         following = [*batches[1:], (self.step + 1, 0)]
         for current, after in zip(batches, following, strict=True):
             batch = self._prefetch.get((self.objective, *current))
-            last = after[0] > self.step  # its backward pass reduces the gradients
+            last = after[0] > self.step  # the last backward pass of a step reduces the gradients
             with nullcontext() if last else no_gradient_sync(self._forward):
                 losses.append(self._backward(batch))
             self._prefetch.release(batch)
@@ -197,10 +197,10 @@ class Run:
         return all_reduce_mean(torch.stack(losses).mean())
 
     def _backward(self, batch: TrainingBatch) -> Tensor:
-        """Forward and backward pass of a micro-batch. Returns its loss.
+        """Run the forward and backward pass of a micro-batch. Returns its loss.
 
-        The autograd graph is freed before returning: a CUDA graph cannot be captured while nodes
-        of another graph are alive.
+        A separate method, so that the autograd graph is freed on return: a CUDA graph cannot be
+        captured while nodes of another graph are alive.
         """
         with self.precision():
             loss = batch.loss(self._forward)
@@ -208,14 +208,14 @@ class Run:
         return loss.detach()
 
     def precision(self) -> torch.autocast:
-        """A context with matrix products in the config's precision."""
+        """A context that runs matrix products in the config's precision."""
         half = self.config.runtime.precision == "bfloat16" and self.device.type == "cuda"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def averaged(self) -> Pretrained:
-        """The trained model so far: a copy with the averaged weights.
+        """A copy of the current model with the averaged weights.
 
-        Every process must call it, because sharded weights are gathered.
+        Every process must call this, since it gathers sharded weights.
         """
         model = DiT(self.task.model).to(self.device)
         with torch.no_grad():
@@ -231,12 +231,12 @@ class Run:
         )
 
     def settings(self) -> dict[str, Any]:
-        """The config, and the settings that were different before the run resumed, if any."""
+        """The config, and earlier values of settings that changed when the run resumed."""
         earlier = {"earlier": self.earlier} if self.earlier else {}
         return {"config": asdict(self.config), **earlier}
 
     def is_finite(self) -> bool:
-        """Whether all weights, averages and moments are finite. Every process must call it."""
+        """Whether all weights, averages and moments are finite. Every process must call this."""
         tensors = [local(p.detach()) for p in self.model.parameters()]
         tensors += [local(w) for w in self.average.weights.values()]
         for state in self.optimizer.state.values():
@@ -245,7 +245,7 @@ class Run:
         return bool(torch.isfinite(all_reduce_mean(norms)))
 
     def save(self) -> None:
-        """Write a checkpoint with everything the next step needs. Every process must call it."""
+        """Write a checkpoint with the complete training state. Every process must call this."""
         model = self.averaged()
         tensors = {}
         for name, parameter in self.model.named_parameters():
@@ -268,16 +268,16 @@ class Run:
 
     def resume(self) -> bool:
         """Resume from the newest valid checkpoint. Returns False if there is none."""
-        found = load_latest(self.out / "checkpoints")
-        newest = gather(None if found is None else found[2]["step"])
+        loaded = load_latest(self.out / "checkpoints")
+        newest = gather(None if loaded is None else loaded[2]["step"])
         if len(set(newest)) > 1:
             raise InputError(
-                f"the processes find checkpoints of different steps in {self.out}: {newest}; "
+                f"the processes found checkpoints of different steps in {self.out}: {newest}; "
                 f"choose an output folder on a file system that all machines share"
             )
-        if found is None:
+        if loaded is None:
             return False
-        averaged, tensors, meta = found
+        averaged, tensors, meta = loaded
         changed = self._changed_settings(meta)
         self.earlier = meta.get("earlier", [])
         if changed:
@@ -298,46 +298,47 @@ class Run:
         return True
 
     def _changed_settings(self, meta: dict[str, Any]) -> dict[str, Any]:
-        """The checkpoint's value of each changed setting. Rejects those that affect the result."""
-        theirs = TrainConfig.from_flat(**flatten(meta["config"])).flat()
-        ours = self.config.flat()
-        changed = {n: theirs.get(n) for n in ours | theirs if theirs.get(n) != ours.get(n)}
-        changed.pop("data", None)  # compared below
-        # Where validations change the objective, their schedule affects the training.
-        free = RESUMABLE if self.objective.state() else (*RESUMABLE, "validate_every")
-        if wrong := sorted(changed.keys() - set(free)):
+        """The checkpoint's values of changed settings; InputError if they affect the result."""
+        saved = TrainConfig.from_flat(**flatten(meta["config"])).flat()
+        current = self.config.flat()
+        changed = {n: saved.get(n) for n in current | saved if saved.get(n) != current.get(n)}
+        changed.pop("data", None)  # compared by fingerprint below
+        # If validation adapts the objective, its schedule affects the training.
+        resumable = RESUMABLE if self.objective.state() else (*RESUMABLE, "validate_every")
+        if invalid := sorted(changed.keys() - set(resumable)):
             longer = f"; to train the model further, use init {self.out} and a new output folder"
             raise InputError(
-                f"{self.out} holds a run with different settings (different: {', '.join(wrong)}); "
-                f"choose a different output folder, or use the settings of that run. Only "
-                f"{', '.join(free)} may change{longer if 'steps' in wrong else ''}",
-                fields=("init", *wrong, *free),
+                f"{self.out} contains a run with different settings (different: "
+                f"{', '.join(invalid)}); choose a different output folder, or use the settings of "
+                f"that run. Only {', '.join(resumable)} may change"
+                f"{longer if 'steps' in invalid else ''}",
+                fields=("init", *invalid, *resumable),
             )
         if meta["data"] != self.data.fingerprint:
             raise InputError(
-                f"{self.out} holds a run on different data than {self.data.name} (sequences or "
+                f"{self.out} contains a run on different data than {self.data.name} (sequences or "
                 f"vocabulary); choose a different output folder, or use the data of that run"
             )
         return changed
 
 
 def _load_initial(model: DiT, init: DiT) -> None:
-    """Start from the weights of a trained network, which may be without the model's conditions."""
+    """Load the weights of a trained network, which may lack the conditions of the model."""
     added = len(model.conditions) - len(init.config.conditions)
     if added:
         for embedding in model.conditions:
             cast(ConditionEmbedding, embedding).set_zero()
-    found = model.load_state_dict(init.state_dict(), strict=not added)
-    assert all(name.startswith("conditions.") for name in found.missing_keys)
+    result = model.load_state_dict(init.state_dict(), strict=not added)
+    assert all(name.startswith("conditions.") for name in result.missing_keys)
 
 
 def _check_data(config: TrainConfig, data: TokenData) -> None:
-    """Reject data that do not fit the config."""
+    """Raise an InputError if the data does not match the config."""
     name, train, valid = data.name, len(data.train), len(data.valid)
     length, train_rows = config.data.length, config.data.train_rows
     if data.length != length:
         raise InputError(
-            f"{name} has sequences of {data.length} tokens, and the config has length {length}; "
+            f"{name} has sequences of {data.length} tokens, but the config has length {length}; "
             f"set length to {data.length}, or prepare the data again",
             fields=("length",),
         )
@@ -354,4 +355,7 @@ def _check_data(config: TrainConfig, data: TokenData) -> None:
             fields=("train_rows",),
         )
     if not valid:
-        raise InputError(f"{name} has no validation sequences: all {train:,} are for training")
+        raise InputError(
+            f"{name} has no validation sequences: all {train:,} are for training; use "
+            f"data with a held-out split"
+        )

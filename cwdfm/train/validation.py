@@ -14,13 +14,13 @@ from cwdfm.schedule import stratified_times
 from cwdfm.train.run import Run
 
 CHUNK = 512  # sequences per forward pass
-VALIDATION_STEP = 2**31  # step number of the counted randomness, beyond all training steps
+VALIDATION_STEP = 2**31  # step number that seeds the noise, larger than any training step
 
 
 def validate(run: Run) -> dict[str, float]:
-    """Validation loss, likelihood bound and previews of the averaged weights.
+    """Compute validation loss, likelihood bound and previews with the averaged weights.
 
-    Every process must call it. Afterwards the objective may have changed (see `adapted`).
+    Every process must call this. It may change the objective of the run (see `adapted`).
     """
     trained = run.averaged()
     record = {"validation_loss": validation_loss(run, trained)}
@@ -39,7 +39,7 @@ def held_out(run: Run, limit: int) -> Tensor:
 
 @torch.no_grad()
 def adapted(run: Run, trained: Pretrained) -> Objective:
-    """The objective adapted to the held-out sequences, the same on all processes."""
+    """The objective adapted to the held-out sequences, identical on all processes."""
     state = None
     if rank() == 0:
         x_1 = held_out(run, run.config.evaluation.validation_rows)
@@ -50,7 +50,7 @@ def adapted(run: Run, trained: Pretrained) -> Objective:
 
 @torch.no_grad()
 def validation_loss(run: Run, trained: Pretrained) -> float:
-    """The training loss on held-out sequences, always at the same times and noise."""
+    """The training loss on held-out sequences, always with the same times and noise."""
     n = min(len(run.valid_rows), run.config.evaluation.validation_rows)
     total = 0.0
     for index in torch.arange(n).split(CHUNK):
@@ -75,7 +75,7 @@ def likelihood(run: Run, trained: Pretrained) -> dict[str, float]:
 
 
 def preview(run: Run, trained: Pretrained) -> dict[str, float]:
-    """Write a few samples to the run's folder, and return the share of valid molecules."""
+    """Write a few samples to the run's folder; returns the fraction of valid molecules."""
     n, steps = run.config.evaluation.previews, run.config.evaluation.preview_steps
     with run.precision():
         out = generate(trained, n=n, steps=steps, seed=run.config.seed)

@@ -1,5 +1,5 @@
-"""The speed of the library on this machine, compared with its peak speed and with a peer.
+"""Benchmarks of the library, relative to the peak speed of the machine and to flow_matching.
 
 `suite` runs the cases of `training`, `sampling` and `pieces`. Each case times several
-implementations of one workload. `bounds` counts the operations and bytes of each.
+implementations of one workload. `bounds` counts the operations and bytes of each implementation.
 """

@@ -1,8 +1,8 @@
 """Lower bounds on the time of a workload (roofline model), and projections to many GPUs.
 
-Operations are those of matrix products, two per multiply-add. Bytes are those that have to move to
-and from memory: weights, optimizer state, tokens, and logits that are given. Activations are not
-counted.
+Operations are the operations of matrix products, two per multiply-add. Bytes are the bytes that
+must be read from or written to memory: weights, optimizer state, tokens, and input logits.
+Activations are not counted.
 
 Symbols: B sequences, N length, D width, L blocks, r MLP ratio, C conditioning, F frequencies of the
 time embedding, V data tokens, K positions at which the head is evaluated.
@@ -16,13 +16,13 @@ from cwdfm.model.transformer import DiTConfig
 from cwdfm.train.execution import Parallel
 
 GRADIENT_BYTES = 4  # per parameter, float32
-BACKWARD_SHARE = 2 / 3  # of a micro-batch
+BACKWARD_SHARE = 2 / 3  # of the time of a micro-batch
 SHARE = 0.2  # fraction of a step above which a part counts as a bottleneck
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Peak speeds: the best of a few sizes."""
+    """Measured peak speeds: the best over a few sizes."""
 
     flops: float  # per second, in products of square matrices
     bytes: float  # per second, read and written, in a copy
@@ -31,17 +31,17 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Work:
-    """Operations and bytes."""
+    """The operations and bytes of a workload."""
 
     flops: float
     bytes: float
 
     def seconds(self, ceilings: Ceilings) -> float:
-        """max(operations / peak, bytes / peak): both overlap."""
+        """The lower bound max(operations / peak, bytes / peak), assuming that both overlap."""
         return max(self.flops / ceilings.flops, self.bytes / ceilings.bytes)
 
     def limit(self, ceilings: Ceilings) -> Literal["arithmetic", "memory"]:
-        """Which of the two is larger."""
+        """What limits the speed: arithmetic or memory."""
         busy = self.flops / ceilings.flops >= self.bytes / ceilings.bytes
         return "arithmetic" if busy else "memory"
 
@@ -102,19 +102,19 @@ def sampling(
 ) -> Work:
     """Forward passes for B sequences with the head at K positions; `width` is bytes per weight.
 
-    Sequences, rows and calls are totals over the timed run. Each call reads all weights.
+    Sequences, positions and calls are totals over the timed run. Each call reads all weights.
     """
     flops = trunk_flops(config, sequences, length) + head_flops(config, rows, vocab)
     return Work(flops, calls * width * (trunk_weights(config) + float(config.width * vocab)))
 
 
 def corruption(batch: int, length: int) -> Work:
-    """A sample from a path: x_1 read, x_0 and x_t written, 8 bytes each, and two masks: 26 B N bytes."""
+    """Sampling a path: read x_1, write x_0 and x_t (8 bytes each) and two masks, 26 B N bytes."""
     return Work(0.0, 26.0 * batch * length)
 
 
 def draws(rows: int, vocab: int, width: int) -> Work:
-    """Categorical draws: every logit of `width` bytes read once, K V width bytes."""
+    """Categorical draws: read every logit of `width` bytes once, K V width bytes."""
     return Work(0.0, float(rows) * vocab * width)
 
 
@@ -136,13 +136,13 @@ class Network:
     machine: int = 8  # GPUs per machine
 
     def bandwidth(self, gpus: int) -> float:
-        """The slowest link of a ring."""
+        """The bandwidth of the slowest link in a ring."""
         return self.inside if gpus <= self.machine else self.between
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Bytes of the tensors that collective operations work on in an optimizer step."""
+    """Sizes in bytes of the tensors in the collective operations of an optimizer step."""
 
     all_reduce: float = 0.0
     all_gather: float = 0.0
@@ -157,7 +157,7 @@ class Exchange:
 def exchange(
     parallel: Parallel, parameters: int, block_parameters: int, micro_batches: int
 ) -> Exchange:
-    """The exchange of P parameters, P_b of them in blocks, in m micro-batches.
+    """The communication for P parameters, P_b of them in blocks, with m micro-batches.
 
     DDP reduces all gradients once: 4 P bytes. FSDP2 gathers all weights for each forward pass and
     those of the blocks again for each backward pass, 4 m (P + P_b), and then scatters the sums of
@@ -173,12 +173,12 @@ def exchange(
 
 @dataclass(frozen=True)
 class Projection:
-    """The cost of a run."""
+    """The projected cost of a training run."""
 
     gpus: int
     compute: float  # seconds per step
     exchange: float  # seconds per step without overlap
-    waited: float  # seconds per step that are not overlapped
+    waited: float  # seconds of communication per step that are not overlapped
     hours: float
     gpu_hours: float
 
@@ -200,9 +200,9 @@ def project(
     """A run on `gpus` GPUs, each of which trains `tokens_per_second` alone.
 
     A ring all-reduce moves 2 (G - 1) / G of all gradients through every GPU once per step. It
-    overlaps with the backward pass of the last micro-batch. The rest is waiting time.
+    overlaps with the backward pass of the last micro-batch. The rest of its time is exposed.
 
-    micro_batch_tokens: the maximal number of tokens per micro-batch.
+    micro_batch_tokens: the maximum number of tokens per micro-batch.
     """
     network = network or Network()
     share = job.batch_tokens / gpus

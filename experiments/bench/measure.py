@@ -47,7 +47,7 @@ def _wall(work: Callable[[], object]) -> float:
 
 
 def _events(work: Callable[[], object]) -> float:
-    """The time by CUDA events, starting and ending with an idle device."""
+    """Time calls with CUDA events, starting and ending with an idle device."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -75,7 +75,7 @@ def measure_ceilings(settings: Settings) -> Ceilings:
 
 
 def _cpu_sizes(settings: Settings) -> tuple[int, ...]:
-    """Sizes that finish on a CPU: an eighth of large ones."""
+    """Sizes for a CPU: an eighth of the large ones."""
     return tuple(n // 8 if n >= 4096 else n for n in settings.shapes.matrices)
 
 
@@ -84,7 +84,7 @@ NOTHING = Work(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Measured:
-    """The timing of one implementation; without `seconds`, the note says why it failed."""
+    """The timing of one implementation; if `seconds` is None, the note says why it failed."""
 
     seconds: float | None  # for the whole workload
     work: Work = NOTHING  # operations and bytes of this implementation
@@ -123,7 +123,7 @@ class Case:
         found = {}
         for name, way in self.ways.items():
             found[name] = _attempt(way, settings)
-            free(settings)  # here, where no traceback keeps tensors alive
+            free(settings)  # not in the except block, where the traceback keeps tensors alive
         return Record(self.what(settings.shapes), found)
 
 

@@ -1,4 +1,4 @@
-"""Parts of a step: the context-weighted path of a micro-batch, categorical sampling."""
+"""Cases for parts of a step: sampling the context-weighted path, and categorical sampling."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ def corrupt(*, context: bool) -> Way:
         x_1 = torch.zeros(shapes.train_batch, shapes.length, dtype=torch.int64, device=device)
         half = float(SCHEDULE.inverse(torch.tensor(0.5, dtype=torch.float64)))
         t = torch.full((shapes.train_batch,), half, device=device)
-        # The call is short, so it is repeated more often.
+        # Repeated more often because the call is short.
         call = partial(path.sample, x_1, t)
         timing = timed(call, device, repeats=4 * shapes.repeats, warmup=4)
         work = bounds.corruption(shapes.train_batch, shapes.length)
@@ -40,7 +40,7 @@ def corrupt(*, context: bool) -> Way:
 
 
 def naive(settings: Settings) -> Measured:
-    """Algorithm 1 as written: alpha is recomputed for every reveal. Random numbers are given."""
+    """Algorithm 1 as written, recomputing alpha for every reveal. Random numbers are inputs."""
     shapes, device = settings.shapes, settings.device
     batch, length = shapes.train_batch, shapes.length
     start = torch.zeros(batch, length, dtype=torch.bool, device=device)
@@ -52,7 +52,7 @@ def naive(settings: Settings) -> Measured:
 
 
 def draw(dtype: torch.dtype) -> Way:
-    """Sample a token for every position of a batch from given logits, one chunk at a time.
+    """Sample a token for every position of a batch, one chunk at a time.
 
     All chunks use the same logits.
     """

@@ -1,7 +1,7 @@
-"""Sampling: single steps in the second quarter of a run, and complete samples.
+"""Cases for sampling: single steps in the second quarter of a run, and complete samples.
 
-Categorical sampling is in float64. The peer computes all logits in every step, so all its steps
-cost the same: a few steps are timed and scaled to complete samples.
+Categorical sampling uses float64. flow_matching computes all logits in every step, so all of its
+steps cost the same: a few steps are timed and extrapolated to complete samples.
 """
 
 from functools import partial
@@ -61,7 +61,7 @@ def stretch(kind: type[Source], solver: Solver, *, long: bool = False) -> Way:
 
 
 def whole(solver: Solver, *, long: bool = False) -> Way:
-    """All samples of a batch with a mask source, timed once, in `whole` or `long` steps."""
+    """Complete samples of a batch with a mask source, timed once, in `whole` or `long` steps."""
 
     def measure(settings: Settings) -> Measured:
         shapes = settings.shapes
@@ -97,7 +97,7 @@ def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps:
     shapes, device = settings.shapes, settings.device
     state = solver.init(source, torch.arange(shapes.sample_batch, device=device), shapes.length)
     quarter = -(-shapes.sample_batch // GPU_BATCH_SIZES)
-    # A single sequence is compiled separately; it may be left in the last steps of a run.
+    # A batch of one sequence is compiled separately. It may occur in the last steps of a run.
     for few in (*range(GPU_BATCH_SIZES * quarter, 0, -quarter), 1):
         tokens = state.tokens[:few]
         for _ in range(WARMUP_CALLS + 2):
@@ -107,7 +107,7 @@ def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps:
 
 
 def theirs(kind: type[Source], *, projected: bool = False) -> Way:
-    """A step of the peer, or complete samples projected from it."""
+    """A step of flow_matching, or complete samples extrapolated from it."""
 
     def measure(settings: Settings) -> Measured:
         shapes, device = settings.shapes, settings.device

@@ -23,8 +23,8 @@ class Shapes:
     last: int = 32  # ... up to this one
     peer_steps: int = 8  # timed steps of the peer, whose steps all cost the same
     whole: int = 1024  # steps for complete samples
-    long: int = 4096  # the same, many steps
-    long_factor: int = 8  # long sequences are this much longer, in batches of as many tokens
+    long: int = 4096  # many steps for complete samples
+    long_factor: int = 8  # long sequences are longer by this factor, at equal tokens per batch
     molecule_vocab: int = 40
     molecule_length: int = 32
     molecule_batch: int = 2048
@@ -32,7 +32,7 @@ class Shapes:
     matrices: tuple[int, ...] = (4096, 8192, 16_384)  # sizes of matrix products for the peak speed
     copied: int = 2**30  # bytes of the copy for the peak bandwidth
     repeats: int = 5  # timings per median
-    step_repeats: int = 3  # the same for optimizer steps and sampling steps
+    step_repeats: int = 3  # timings per median, for optimizer steps and sampling steps
 
 
 SHAPES: dict[Scale, Shapes] = {
@@ -66,7 +66,7 @@ BATCHES = ("train_batch", "sample_batch")  # of sequences of text
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a measurement depends on, except the code."""
+    """Everything that determines a measurement, except for the code."""
 
     scale: Scale
     device: torch.device
@@ -86,7 +86,7 @@ class Settings:
 
     @property
     def compiled(self) -> bool:
-        """Whether the trunk is compiled. On a CPU compilation takes longer than it saves."""
+        """Whether the trunk is compiled. On a CPU, compiling takes longer than it saves."""
         return self.compile and self.device.type == "cuda"
 
     @property

@@ -1,8 +1,8 @@
-"""What is measured: models with random weights, training runs on random data, and the peer.
+"""Benchmark subjects: models with random weights, training runs on random data, and a peer.
 
-The peer is the path and the solver of flow_matching with the same transformer. That package is
-CC BY-NC and not a dependency. It is imported only here, if it is installed, for comparison. It
-keeps the logits of all tokens in memory, for the loss and for each solver step.
+The peer is the path and the solver of flow_matching with the same transformer. That package is CC
+BY-NC and not a dependency. It is imported only here, and only if it is installed. It keeps the
+logits of all tokens in memory, in the loss and in each solver step.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def make_model(settings: Settings, source: Source, *, recorded: bool = True) -> 
 
 @torch.no_grad()
 def shake(model: nn.Module) -> None:
-    """Perturb all weights: the gates and the head of a new transformer are zero."""
+    """Perturb all weights, because the gates and the head of a new transformer are zero."""
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.02)
 
@@ -74,7 +74,7 @@ def random_data(vocab: int, config: TrainConfig) -> TokenData:
     """Random tokens for one optimizer step."""
     shape = (config.optimizer.batch_size, config.data.length)
     rows = np.random.default_rng(0).integers(0, vocab, shape).astype(token_dtype(vocab))
-    # Any characters will do; those above 65,535 contain no surrogates.
+    # Any characters work. There are no surrogates above 65,535.
     characters = "".join(map(chr, range(0x10000, 0x10000 + vocab - 1)))
     return TokenData(
         name="random",
@@ -105,7 +105,7 @@ def peer_path() -> Any:
 
 @dataclass(frozen=True)
 class PeerObjective(Objective):
-    """The corruption of flow_matching, and F.cross_entropy of all or only of masked tokens.
+    """The corruption of flow_matching, with F.cross_entropy of all tokens or of masked tokens.
 
     Noise comes from PyTorch's global generator, as in its examples. `compiled` compiles head and
     loss together.

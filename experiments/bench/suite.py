@@ -1,4 +1,4 @@
-"""Runs the cases, saves each, and prints a table. An interrupted run can resume.
+"""Run the cases, save each result, and print a table. An interrupted run can resume.
 
 The table shows the time of each implementation with its lower bound and the time relative to the
 first implementation of the case.
@@ -41,7 +41,7 @@ def chosen(names: tuple[str, ...]) -> list[Case]:
 
 
 def key(settings: Settings) -> dict[str, Any]:
-    """The settings that results in one table must share."""
+    """The settings that must be equal for all results in a table."""
     cuda = settings.device.type == "cuda"
     return {
         "scale": settings.scale,
@@ -141,7 +141,7 @@ class Results:
 def run(
     settings: Settings, cases: Sequence[Case], out: Path, *, again: bool = False, say: Say = print
 ) -> Results:
-    """Measure the cases that are not in the file yet, or all with `again`.
+    """Measure the cases that are not in the file yet, or all cases with `again`.
 
     Prints the table case by case, with the duration of each measurement.
     """
@@ -181,12 +181,12 @@ class Line:
     reached: float | None  # bound / time
     times_first: float | None  # time / time of the first implementation
     facts: dict[str, float]
-    note: str  # or the reason of a failure
+    note: str  # or why it failed
 
 
 def lines_of(records: Mapping[str, Record], ceilings: Ceilings) -> list[Line]:
     """The lines of all records."""
-    # A training micro-batch has as many tokens as the case of the path.
+    # A micro-batch in training has as many tokens as the case of the path.
     training = records[TRAINING].ways.values() if TRAINING in records else ()
     step = next((each.facts.get("micro_batch_ms") for each in training), None)
     lines = []

@@ -1,8 +1,8 @@
-"""Training: optimizer steps of the library's trainer, and the same with the peer's loss.
+"""Cases for training: optimizer steps of the library, and the same with flow_matching's loss.
 
 A step is `Run.train_step`: all micro-batches with corruption, loss and gradients, then gradient
-clipping, AdamW and the EMA. The peer differs in corruption and loss, and uses a compiled
-transformer of plain PyTorch without this library's kernels.
+clipping, AdamW and the EMA. The peer, flow_matching, differs in corruption and loss, and uses
+a compiled transformer of plain PyTorch without this library's kernels.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def step(
             "tokens_per_second": batch * length / timing.seconds,
             "micro_batch_ms": 1e3 * timing.seconds / micro_batches,
         }
-        if molecules:  # projected to a complete training
+        if molecules:  # extrapolated to a complete training run
             steps = shapes.molecule_steps
             facts[f"minutes_for_{steps}_steps"] = steps * timing.seconds / 60
         return Measured(timing.seconds, work, timing.memory_gb, facts)

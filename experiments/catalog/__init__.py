@@ -126,6 +126,6 @@ EXPERIMENTS = {
     for experiment in group()
 }
 
-# Experiments without results, the most informative per GPU minute first. `sce-readings` runs its
-# first seed first, which decides what is worth sampling.
+# Experiments without results, sorted by information per GPU minute, highest first. `sce-readings`
+# runs its first seed first, which decides what is worth sampling.
 PENDING = ("sce-readings", "dropout-leak", "larger-94m", "larger-170m", "headline-long")

@@ -1,4 +1,4 @@
-"""Ablations of training: the weights of the scaled loss, and the tokens it covers."""
+"""Ablations of training: the weights of the scaled loss (SCE), and the tokens it covers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -45,7 +45,7 @@ radius = grid(
 
 
 def _revealed(scale: Scale) -> Iterator[Entry]:
-    """The weight of revealed tokens in SCE, which the paper leaves open; QM9.
+    """The weight of revealed tokens in SCE, which the paper does not specify; QM9.
 
     Weights without normalization ("raw") favor late times as well as tokens with much context.
     "joint" favors only context, "level" only late times, CE neither.
@@ -66,7 +66,7 @@ revealed = grid(
 def _scaled(scale: Scale) -> Iterator[Entry]:
     """Settings of SCE on text: its weights, and the weight of revealed tokens.
 
-    The paper reports neither. It does report their effect: samples with a much lower perplexity
+    The paper does not report them, only their effect: samples with a much lower perplexity
     and a slightly lower entropy than with plain cross-entropy, and a worse likelihood.
     """
     tried = [("one", 3, 0.5), ("raw", 3, 0.5), ("raw", 3, 1.0), ("level", 3, 0.5)]
@@ -124,7 +124,7 @@ def counting(corpus: Corpus) -> Callable[[Scale], Plan]:
     """
 
     def entries(scale: Scale) -> Iterator[Entry]:
-        # Runs on text with a mask source differ widely, so one of each is not enough.
+        # Runs on text with a mask source vary widely, so one run per setting is not enough.
         seeds = max(size(corpus, scale).seeds, 2 if scale == "small" else 1)
         for labels, fields in COUNTING.items():
             yield Entry(labels, Cell(corpus, scale, fields, EULER, seeds=seeds))
@@ -154,7 +154,7 @@ def sweep(source: str) -> Callable[[Scale], Plan]:
 
 
 def dynamics(scale: Scale) -> Plan:
-    """Quality and loss during training, CE against SCE; uniform source, text."""
+    """Quality and loss during training, CE versus SCE; uniform source, text."""
     steps = size("text", scale).recipe.steps
     looks = tuple(steps * k // 4 for k in (1, 2, 3))
 

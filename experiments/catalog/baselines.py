@@ -1,6 +1,6 @@
 """The main table of the paper: flows and autoregressive, block and diffusion models.
 
-All rows share transformer, data, optimizer and batch size, and use about the same compute.
+All rows use the same transformer, data, optimizer and batch size, and about the same compute.
 """
 
 from dataclasses import dataclass
@@ -42,10 +42,10 @@ AR, NON, OURS = "(semi-)AR", "non-AR", "ours"
 
 
 def _block(block: int) -> Kind:
-    """BD3LM reads every sequence twice, noised and clean, so it gets half the training steps.
+    """BD3LM processes every sequence twice, noised and clean, so it gets half the training steps.
 
-    It is sampled one token at a time, as by its authors: with fewer steps a block would reveal
-    neighbors together.
+    As in its authors' code, it is sampled one token at a time: with fewer steps, neighbors in a
+    block would be revealed together.
     """
     name, fields = f"BD3LM, block {block}", {"method": "bd3lm", "block": block}
     return Kind(AR, name, fields, name, solver="first-hitting", effort=0.5)

@@ -1,4 +1,4 @@
-"""Controls: what else could explain differences between the paper's results and ours."""
+"""Controls: other possible explanations of differences between the paper's results and ours."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from experiments.tasks.base import Corpus
 POWERS, POWERS_AT = (0.25, 0.5, 1.0), 2.0  # exponents, and the scale they are tested with
 SHARES = (3.0, 6.0, 12.0)  # betas for entropies normalized to [0, 1]
 ROWS = (1_000, 10_000, 0)  # sizes of the training data; 0 for all of it
-NUCLEI = (1.0, 0.9)  # no nucleus, and that of the paper on text
+NUCLEI = (1.0, 0.9)  # no nucleus sampling, and the paper's nucleus on text
 PRINTED = (
     "Neighbor is exp(s n) and Entropy exp(-beta H); n (r) and 1 / H are the weights in the main "
     "text of the paper: proportional to the number of revealed neighbors within r, and to the "
@@ -30,8 +30,8 @@ LARGEST = math.log(50_257)  # nats: the entropy of a uniform distribution over G
 def _shares(scale: Scale) -> Iterator[Entry]:
     """Entropy weights with normalized entropies, beta H / log V; text, both sources.
 
-    The paper does not state the unit of its entropies. With nats, its beta of 6 updates hardly any
-    but the most certain tokens. With normalized entropies it corresponds to 0.55 in nats, which is
+    The paper does not state the unit of its entropies. In nats, its beta of 6 updates almost only
+    the most certain tokens. With normalized entropies it corresponds to 0.55 in nats, which is
     below the range of its sweep.
     """
     shares = SHARES[:1] if scale == "smoke" else SHARES
@@ -109,7 +109,7 @@ def path_solvers(corpus: Corpus) -> Callable[[Scale], Plan]:
 
 
 def _after_scaled(scale: Scale) -> Iterator[Entry]:
-    """Neighbor weights for models trained with SCE, which the paper finds useless; text.
+    """Neighbor weights for models trained with SCE, where the paper finds no benefit; text.
 
     With the paper's settings, at the scale's number of steps and with many steps.
     """
@@ -125,7 +125,7 @@ after_scaled = grid(
 
 
 def _nucleus(scale: Scale) -> Iterator[Entry]:
-    """CE and SCE, sampled without a nucleus and with that of the paper; text."""
+    """CE and SCE, sampled without nucleus sampling and with the paper's nucleus; text."""
     for source, loss, p in product(SOURCES, ("ce", "sce"), NUCLEI):
         line = loss_line(source, loss)
         yield Entry((*line.labels, f"{p:g}"), replace(line.cell("text", scale), top_p=p))

@@ -1,8 +1,8 @@
-"""Every training with every solver, from few steps to many; QM9.
+"""All trainings with all solvers, at few to many steps; QM9.
 
-The tables of losses and paths use one number of steps and one solver, which may favor one of the
-rows. Here every row is sampled with all solvers in the paper's settings, and a context path also
-with its own weights. A further table compares the best solver of each training.
+The tables of losses and paths use one number of steps and one solver, which may favor some rows.
+Here every row is sampled with all solvers in the paper's settings, and models trained on a context
+path also with the weights of that path. Another table compares the best solvers of the trainings.
 """
 
 from collections.abc import Sequence
@@ -131,7 +131,7 @@ def _most(solved: dict[str, tuple[Value, ...]], i: int) -> str:
 
 
 def _when(chosen: dict[int, str]) -> str:
-    """Solvers with the numbers of steps at which they are best: Euler (16), Neighbor (32, 64)."""
+    """Format solvers and the numbers of steps at which they win: Euler (16), Neighbor (32, 64)."""
     by_solver: dict[str, list[str]] = {}
     for k, solver in chosen.items():
         by_solver.setdefault(solver, []).append(str(k))

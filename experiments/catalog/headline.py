@@ -1,4 +1,4 @@
-"""The paper's setting on QM9: its network, learning rate and schedule; mask source.
+"""The paper's setup on QM9: its network, learning rate and schedule; mask source.
 
 Two central comparisons of the paper: Euler against Neighbor weights, and CE against SCE. At small
 scale training is shortened to half an hour on one GPU.
@@ -46,9 +46,9 @@ def fields(scale: Scale) -> dict[str, Any]:
 
 
 def long_entries(scale: Scale) -> list[Entry]:
-    """The paper's schedule of 25,000 steps, with and without dropout, as far as LONG steps.
+    """The paper's schedule of 25,000 steps, with and without dropout, up to LONG steps.
 
-    With the snapshot that the page on dropout compares: sampled with dropout on, and without
+    Also samples the snapshot that the page on dropout compares with dropout on, and without
     carry-over.
     """
     found, few = [], scale == "smoke"
@@ -95,7 +95,8 @@ long = grid(
 def entries(scale: Scale) -> list[Entry]:
     """A row for every loss, solver and number of steps.
 
-    At small scale also Euler with a loss of masked tokens only, which the paper does not use.
+    At small scale this includes Euler with a loss on masked tokens only, which the paper does not
+    use.
     """
     sizes, found = size("molecules", scale), []
     folds = 1 if scale == "smoke" else FOLDS

@@ -1,9 +1,9 @@
-"""Dropout tells a mask-source network with rotary embeddings positions; QM9.
+"""Dropout reveals positions to a mask-source network with rotary embeddings; QM9.
 
-In training each position of a masked sequence has dropout noise of its own, which shows the network
-where it is. When it samples, the noise is gone. The experiment measures the loss in both modes, and
-samples with dropout off and on. It also samples without carry-over: with revealed tokens that may
-change.
+During training, each position of a masked sequence has its own dropout noise, which tells the
+network where it is. During sampling there is no such noise. The experiment measures the loss in
+both modes, and samples with dropout off and on. It also samples without carry-over, where revealed
+tokens may change.
 """
 
 from collections.abc import Iterator

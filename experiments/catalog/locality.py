@@ -15,14 +15,14 @@ from experiments.tasks.score import Context, Updates
 
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
 STATES = 16_000  # partially masked sequences in the paper's figures of context
-MANY = 6  # tokens with at least this many updates are shown together
+MANY = 6  # tokens with at least this many updates share one column
 LOOPS = "Loops: the fraction of updates that restore the token before the last update."
 FOLDS = "± is between five folds there, about sqrt(5) times the standard error."
 AGAINST = {
     "neighbors": "revealed neighbors within 8",
     "distance": "distance to the nearest revealed token",
 }
-OPEN = "distance"  # its last bin includes everything beyond
+OPEN = "distance"  # its last bin includes all larger distances
 
 
 def binned(kind: str) -> str:
@@ -31,7 +31,7 @@ def binned(kind: str) -> str:
 
 
 def context(scale: Scale) -> Plan:
-    """Entropy and negative log-likelihood against neighbors and distance; mask source, text."""
+    """Entropy and negative log-likelihood by neighbors and distance; mask source, text."""
     rows = STATES // Context.draws if scale == "paper" else size("text", scale).rows
     task = Context(Cell("text", scale, flow("mask")).train(), rows)
 
@@ -84,7 +84,7 @@ def context(scale: Scale) -> Plan:
 
 
 def updates(scale: Scale) -> Plan:
-    """Updates per token and loops, Euler against Neighbor; uniform source, text."""
+    """Updates per token and loops, Euler versus Neighbor; uniform source, text."""
     sizes = size("text", scale)
     model = Cell("text", scale, flow("uniform")).train()
     choices = best("text", "uniform")

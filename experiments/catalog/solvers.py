@@ -51,7 +51,7 @@ def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, in
 
 
 def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
-    """Quality against steps."""
+    """Quality over the number of steps."""
 
     def entries(scale: Scale) -> Iterator[Entry]:
         for (name, k), cell in steps_cells(corpus, source, scale).items():
@@ -75,7 +75,7 @@ def tuned_cells(source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
 
 
 def tuned(source: str) -> Callable[[Scale], Plan]:
-    """Quality against steps on text, with settings tuned for our models.
+    """Quality over the number of steps on text, with settings tuned for our models.
 
     The sampling seed differs from that of the sweep. Includes weights that preserve the number of
     jumps (`Euler(counted=True)`).
@@ -119,10 +119,10 @@ def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 def _best_settings(
     corpus: Corpus, source: str, scale: Scale, entries: Sequence[Entry], store: Store
 ) -> Table:
-    """The settings with the most valid molecules or the highest MAUVE, with the paper's settings.
+    """The settings with the most valid molecules or the highest MAUVE, next to the paper's.
 
-    MAUVE of few samples is noisy: among settings within `CLOSE` standard errors of the highest, the
-    one with the lowest perplexity is the best.
+    MAUVE of few samples is noisy, so the best setting is the one with the lowest perplexity among
+    those within `CLOSE` standard errors of the highest MAUVE.
     """
     families: dict[str, list[tuple[tuple[Value, ...], SolverChoice]]] = {}
     for entry in entries:

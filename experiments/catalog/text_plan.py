@@ -1,4 +1,4 @@
-"""Experiments on text that test explanations: readings of SCE, and scale.
+"""Experiments on text that test explanations: interpretations of SCE, and scale.
 
 The second samples 1,024 sequences of the paper's length with the paper's nucleus, and scores them
 with a second evaluator and by their overlap with the training text.
@@ -34,7 +34,7 @@ FURTHER_NOTE = (
     "a neural network. Unknown words are those that it does not know.",
 )
 
-# Which reading of SCE is the paper's?
+# Which interpretation of SCE is the paper's?
 READINGS: dict[tuple[str, ...], dict[str, Any]] = {
     ("CE", "", "", ""): flow("uniform", "ce"),
     **{
@@ -78,7 +78,7 @@ READING_NOTES = (
 
 
 def readings(scale: Scale) -> Plan:
-    """The likelihood bound for every reading; uniform source, text. The first seed runs first."""
+    """The likelihood bound for every interpretation; uniform source, text. Seed 0 runs first."""
     few = scale == "smoke"
     trained = dict(list(READINGS.items())[: 2 if few else None])
     seeds = 1 if few else READING_SEEDS

@@ -1,4 +1,4 @@
-"""Forged files: each node of a JSON document in turn is deleted or replaced by a wrong value."""
+"""Forge files: delete or replace each node of a JSON document by a wrong value, one at a time."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ import numpy as np
 from cwdfm.cache import content_digest
 from cwdfm.data.dataset import _checksum
 
-# Wrong types, sizes that would exhaust memory, paths that leave the folder.
+# Wrong types, sizes that would exhaust memory, and paths outside the folder.
 WRONG: tuple[Any, ...] = (
     None, True, -1, 10**30, 1.5, float("nan"), "", "x" * 1000, "../../etc/passwd", "/dev/zero",
     [], [[]], {}, {"class": "os.system"},
@@ -19,7 +19,7 @@ WRONG: tuple[Any, ...] = (
 
 
 def forgeries(document: Any, values: tuple[Any, ...] = WRONG) -> Iterator[tuple[str, Any]]:
-    """Copies of a JSON document with one change each, and a description of the change."""
+    """Yield copies of a JSON document with one change each, and a description of the change."""
     for path in _paths(document):
         *above, last = path
         for value in (..., *values):

@@ -34,7 +34,7 @@ class Child:
     ended: "list[Ended]" = field(default_factory=list)  # empty while it runs
 
     def wait(self, seconds: float = LIMIT) -> "Ended | None":
-        """Wait for its end; None if it is still running after `seconds`."""
+        """Wait until the command ends; None if it is still running after `seconds`."""
         end = time.monotonic() + seconds
         while not self.ended:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -47,28 +47,28 @@ class Child:
         return self.ended[0]
 
     def end(self) -> "Ended":
-        """Wait for its end; a command that hangs is killed."""
+        """Wait until the command ends; kill it if it hangs."""
         if (ended := self.wait()) is not None:
             return ended
         self.kill()
         return Ended(None, self.said.read_text())
 
     def kill(self) -> None:
-        """Kill it and wait."""
+        """Kill the command and wait until it has ended."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended; the code is None if it did not."""
+    """How a command ended; the exit code is None if it hung."""
 
     code: int | None
     said: str
 
     @property
     def problem(self) -> str:
-        """Why this is a defect: a traceback, a hang or an unexpected code; otherwise empty."""
+        """The defect, if any: a traceback, a hang or an unexpected exit code; otherwise empty."""
         if self.code is None:
             return "hang"
         if self.code not in (0, 1, 2) or "Traceback" in self.said:
@@ -82,8 +82,8 @@ def warm_up(lines: Iterable[list[str]]) -> None:
     before, arguments = Path.cwd(), sys.argv
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         os.chdir(folder)
-        for words in lines:
-            sys.argv = ["cwdfm", *words]
+        for argv in lines:
+            sys.argv = ["cwdfm", *argv]
             main()
         os.chdir(before)
     sys.argv = arguments
@@ -94,8 +94,8 @@ def start(
 ) -> Child:
     """Run `cwdfm WORDS` in a folder.
 
-    Files cannot grow beyond `most_bytes`, as on a full disk. With `unprivileged`, root becomes a
-    user to whom permissions apply.
+    Files cannot grow beyond `most_bytes`, which simulates a full disk. With `unprivileged`, root
+    becomes a user without special permissions.
     """
     said = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.said")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Commands that write files, with the result that they must reach despite any fault."""
+"""Commands that write files, and the results that they must produce despite any fault."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ SEEDS = 3  # of each job: their results are computed once
 
 @dataclass(frozen=True)
 class Job:
-    """A command line for each seed, the path it writes, and the part of it that is compared."""
+    """A command line per seed, the path it writes, and the part of the output to compare."""
 
     words: Callable[[int], list[str]]
     out: str

@@ -20,7 +20,7 @@ from experiments.chaos.forked import warm_up
 from experiments.chaos.jobs import JOBS
 from experiments.chaos.scenarios import SCENARIOS
 
-# Scenarios per round, about in proportion to the figures that a full run should reach.
+# Scenarios per round, roughly in proportion to the counts of a full run.
 ROUND = {
     "commands": 10,
     "kills": 1,
@@ -36,8 +36,9 @@ ROUND = {
 class Options:
     """Run random commands, kill them, fill their disk, race them and damage their files.
 
-    Tracebacks, hangs, lost files and silently different results are defects: they are printed, and
-    the exit code is 1. A seed repeats the same scenarios, though not the timing of kills and races.
+    Tracebacks, hangs, lost files and silently different results are defects. They are printed, and
+    the exit code is 1. The same seed gives the same scenarios, but not the same timing of kills and
+    races.
     """
 
     minutes: float = 5.0  # how long to run
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> None:
     start = time.monotonic()
     end = start + 60 * options.minutes
     most = math.inf if options.rounds is None else options.rounds * sum(ROUND.values())
-    # Not a training run: its threads would not survive the forks.
+    # No training run here: its threads would not survive the forks.
     warm_up(JOBS[name].words(0) for name in ("sample", "perplexity", "analyze"))
     record = run(options.seed, lambda done: done < most and time.monotonic() < end)
     for name, counts in record["counts"].items():
@@ -70,7 +71,7 @@ def main(arguments: list[str]) -> None:
 def run(seed: int, more: Callable[[int], bool]) -> dict[str, Any]:
     """Run rounds of scenarios while more(number of scenarios) holds.
 
-    Returns the number of each scenario, by what was disturbed, its duration, and the defects.
+    Returns the number of scenarios and their duration by the disturbed command, and the defects.
     """
     counts: dict[str, Counter[str]] = {name: Counter() for name in ROUND}
     seconds = dict.fromkeys(ROUND, 0.0)

@@ -20,7 +20,7 @@ from experiments.chaos.forge import forgeries, read_document, write_document
 from experiments.chaos.forked import start
 from experiments.chaos.jobs import JOBS, MODEL, SEEDS, evaluate, expected, given, sample, train
 
-# Words of random command lines: names and values that exist, and others that do not.
+# Arguments for random command lines: valid and invalid names and values.
 FLAGS = [
     "--out", "--n", "--steps", "--solver", "--seed", "--length", "--prompt", "--template",
     "--temperature", "--radius", "--scale", "--data", "--draws", "--rows", "--device", "--force",
@@ -37,13 +37,13 @@ VALUES = [
     "c1ccccc1***", "{}", "../a.smi", "-", "c1ccc(*)cc1", "C*{2,8}", "valid", "logp", "os:system",
     "owner/name@main",
 ]  # fmt: skip
-SMALL = ["--steps", "2"]  # of commands that would otherwise run for minutes
-_TRAINED: dict[str, object] = {}  # the model of each kind of undamaged data
+SMALL = ["--steps", "2"]  # for commands that would otherwise run for minutes
+_TRAINED: dict[str, object] = {}  # models trained on undamaged data, by kind of data
 _TEMPORARY = re.compile(r".*\.\d+-[0-9a-f]{8}\.part")  # a file that was being written
 
 
 def command(rng: random.Random, folder: Path, name: str) -> str:
-    """A command with random options ends with a result or a message."""
+    """A command with random options must end with a result or an error message."""
     shutil.copy(given("text.txt"), folder)
     words = [name]
     if words[0] in ("app", "demo"):  # one serves until it is stopped, the other runs for minutes
@@ -78,9 +78,9 @@ def _compared(name: str, seed: int, folder: Path) -> str:
 
 
 def _ends(name: str, seed: int, folder: Path, what: str) -> str:
-    """Run a job again after `what`: it resumes or starts over, with the same result.
+    """Run a job again after the fault `what`: it must resume or start over, with the same result.
 
-    It may refuse to overwrite the result, if that was complete already.
+    If the result was already complete, it may refuse to overwrite it.
     """
     ended = start(JOBS[name].words(seed), folder).end()
     difference = _compared(name, seed, folder)
@@ -90,7 +90,7 @@ def _ends(name: str, seed: int, folder: Path, what: str) -> str:
 
 
 def kill(rng: random.Random, folder: Path, name: str) -> str:
-    """A command that is killed at a random moment and repeated ends with the same result."""
+    """A command that is killed at a random moment and run again must give the same result."""
     seed = rng.randrange(SEEDS)
     _, seconds = expected(name, seed)
     while True:
@@ -98,14 +98,14 @@ def kill(rng: random.Random, folder: Path, name: str) -> str:
         if child.wait(rng.uniform(0, seconds)) is None:
             child.kill()
             return _ends(name, seed, folder, "a kill")
-        for path in folder.iterdir():  # it was faster than expected: try again
+        for path in folder.iterdir():  # it finished before the kill: try again
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def full_disk(rng: random.Random, folder: Path, name: str) -> str:
-    """A command on a full disk reports that, and the same command finishes afterwards."""
+    """A command must report a full disk, and must finish when it is run again with free space."""
     seed = rng.randrange(SEEDS)
-    # What the command says is written to a file as well, and must fit.
+    # The output of the command also goes to a file, which must fit.
     most = rng.choice([2000, 4000, 8000, 100_000])
     ended = start(JOBS[name].words(seed), folder, most_bytes=most).end()
     if ended.problem:
@@ -114,7 +114,7 @@ def full_disk(rng: random.Random, folder: Path, name: str) -> str:
 
 
 def read_only(rng: random.Random, folder: Path, name: str) -> str:
-    """A command whose folder is read-only reports that, and leaves no files."""
+    """A command must report a read-only folder, and leave no files."""
     seed = rng.randrange(SEEDS)
     folder.chmod(0o555)
     ended = start(JOBS[name].words(seed), folder, unprivileged=True).end()
@@ -125,7 +125,7 @@ def read_only(rng: random.Random, folder: Path, name: str) -> str:
 
 
 def race(rng: random.Random, folder: Path, name: str) -> str:
-    """If two commands write the same path, one succeeds, and the path holds its result."""
+    """If two commands write the same path, one must succeed, and the path must have its result."""
     seeds = rng.sample(range(SEEDS), 2)
     children = []
     for seed in seeds:
@@ -141,9 +141,9 @@ def race(rng: random.Random, folder: Path, name: str) -> str:
 
 
 def damage(rng: random.Random, folder: Path, what: str) -> str:
-    """Damaged or forged files are rejected, or give the same result as intact ones.
+    """Damaged or forged files must be rejected, or give the same result as intact ones.
 
-    Forged files have matching checksums and may be valid: then any result is correct.
+    Forged files have matching checksums and may be valid; then any result is correct.
     """
     made = folder / "made"
     if what == "model":
@@ -202,7 +202,7 @@ def _damage(rng: random.Random, path: Path, how: str) -> None:
 
 
 def app(rng: random.Random, folder: Path, model: str) -> str:
-    """The form of the app, filled in at random, gives samples or a message."""
+    """The form of the app with random values must give samples or an error message."""
 
     def form() -> Form:
         solver = rng.choice(["auto", *SOLVERS])
@@ -235,7 +235,7 @@ def app(rng: random.Random, folder: Path, model: str) -> str:
 
 
 Scenario = Callable[[random.Random, Path, str], str]
-# What each scenario disturbs, in turn.
+# The commands that each scenario disturbs, in turn.
 SCENARIOS: dict[str, tuple[Scenario, tuple[str, ...]]] = {
     "commands": (command, (*COMMANDS, "nothing")),
     "kills": (kill, tuple(JOBS)),

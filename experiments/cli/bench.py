@@ -17,8 +17,8 @@ class Options:
 
     Each time is compared with a lower bound from the peak speed of this machine, and with the first
     implementation of its case. flow_matching is included if it is installed. Each case is saved
-    when it is done, so the same command resumes after an interruption. `python -m experiments bench
-    list` lists the cases.
+    when it is finished, so the same command resumes after an interruption. To list the cases, run
+    `python -m experiments bench list`.
     """
 
     out: Path  # JSON file of results
@@ -26,8 +26,8 @@ class Options:
     scale: Scale = "full"  # full: the paper's shapes on a GPU with 80 GB; tiny: seconds on a CPU
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     compile: bool = True  # compile the transformer on a GPU
-    whole: bool = False  # compile it as a whole, not block by block; takes minutes
-    again: bool = False  # measure cases again that are in the file
+    whole: bool = False  # compile it as a whole instead of block by block, which takes minutes
+    again: bool = False  # measure cases again that are already in the file
 
 
 def main(arguments: list[str]) -> None:

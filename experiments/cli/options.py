@@ -39,16 +39,18 @@ class Options:
 
 def parse_command(arguments: list[str]) -> tuple[list[str], list[str], Options]:
     """The names of experiments, the remaining flags, and the options they set."""
-    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    names = select(words, first=arguments[0])
-    flags = arguments[len(words) :]
-    options = parse(f"run {' '.join(words)}", flags, lambda missing: Options(missing))
+    names_given = list(
+        itertools.takewhile(lambda argument: not argument.startswith("-"), arguments)
+    )
+    names = select(names_given, first=arguments[0])
+    flags = arguments[len(names_given) :]
+    options = parse(f"run {' '.join(names_given)}", flags, lambda missing: Options(missing))
     check(options)
     return names, flags, options
 
 
 def select(words: list[str], first: str) -> list[str]:
-    """The experiments that are named, without duplicates."""
+    """The named experiments, without duplicates."""
     if not words:
         raise InputError(
             f"the names of experiments come first, got {first}; `python -m experiments list` "
@@ -89,7 +91,7 @@ def parse_test_corpora(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def check(options: Options) -> None:
-    """Raise for numbers out of range, and under torchrun."""
+    """Raise an error for numbers out of range, or under torchrun."""
     if not options.time_limit >= 0:  # also raises for NaN
         raise InputError(
             f"--time-limit must be a number of seconds >= 0, got {options.time_limit:g}; leave it "

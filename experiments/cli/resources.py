@@ -1,4 +1,4 @@
-"""Corpora and evaluator LM of a command, checked before any task starts."""
+"""The corpora and the evaluator LM of a command, which are checked before any task starts."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -19,19 +19,19 @@ CORPORA: tuple[Corpus, ...] = ("molecules", "text")
 
 
 def given_resources(options: Options) -> Resources:
-    """What the command line names."""
+    """The resources named on the command line."""
     tests = parse_test_corpora(options.tests)
     return Resources(options.device, options.molecules, options.text, options.eval_model, tests)
 
 
 def with_smoke_corpora(given: Resources) -> Resources:
-    """At smoke scale, a bundled corpus is used if no text corpus was given."""
+    """At smoke scale, use a bundled corpus if no text corpus is given."""
     tests = dict.fromkeys(TEST_CORPORA, SMOKE_TEXT) | dict(given.tests)
     return replace(given, text=given.text or SMOKE_TEXT, tests=tuple(sorted(tests.items())))
 
 
 def with_smoke_evaluator(given: Resources, store: Store, todo: Iterable[Task]) -> Resources:
-    """At smoke scale, a toy LM is used if no evaluator was given."""
+    """At smoke scale, use a toy LM if no evaluator is given."""
     if given.eval_model is not None or not any(isinstance(task, Text) for task in todo):
         return given
     try:
@@ -42,7 +42,7 @@ def with_smoke_evaluator(given: Resources, store: Store, todo: Iterable[Task]) -
 
 
 def check_given(given: Resources, flags: Collection[str]) -> None:
-    """Raise for paths that do not exist or hold the wrong kind of data.
+    """Raise an error for paths that do not exist or contain the wrong kind of data.
 
     flags: the fields that the command line sets.
     """
@@ -59,16 +59,16 @@ def unused_flags(given: Resources, flags: Collection[str], tasks: Sequence[Task]
     """The flags for corpora and evaluator that no task uses."""
     used = {task.corpus_kind for task in tasks}
     tests = {task.test for task in tasks if isinstance(task, TestLikelihood)}
-    found = [f"--{name}" for name in CORPORA if name in flags and name not in used]
+    unused = [f"--{name}" for name in CORPORA if name in flags and name not in used]
     if given.eval_model is not None and not any(isinstance(task, Text) for task in tasks):
-        found.append("--eval-model")
-    return found + [f"--tests {name}" for name, _ in given.tests if name not in tests]
+        unused.append("--eval-model")
+    return unused + [f"--tests {name}" for name, _ in given.tests if name not in tests]
 
 
 def check_fingerprints(
     store: Store, tasks: Iterable[Task], options: Options, resources: Resources
 ) -> None:
-    """Raise if the store's results come from a different corpus or evaluator.
+    """Raise an error if the results in the store come from a different corpus or evaluator.
 
     A dry run downloads nothing and does not write prepared data.
     """

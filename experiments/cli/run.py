@@ -104,7 +104,7 @@ def select_tasks(plans: Mapping[str, Plan], options: Options) -> list[Task]:
 def prepare_resources(
     options: Options, flags: Collection[str], order: Sequence[Task], names: Sequence[str]
 ) -> Resources:
-    """The resources of the command, checked."""
+    """Make and check the resources of the command."""
     given = given_resources(options)
     check_given(given, flags)
     if unused := unused_flags(given, flags, order):
@@ -113,7 +113,7 @@ def prepare_resources(
 
 
 def _with_evaluator(resources: Resources, options: Options) -> Resources:
-    """Checks at smoke scale assume the toy evaluator, which is created later."""
+    """At smoke scale, check with the toy evaluator, which is created later."""
     if options.scale == "smoke" and resources.eval_model is None:
         return replace(resources, eval_model="toy")
     return resources
@@ -127,7 +127,7 @@ def dry_run(
     options: Options,
     resources: Resources,
 ) -> None:
-    """Print what the command would do, and which error it would end with."""
+    """Print what the command would do, including the error that would stop it."""
     runnable = [task for task in todo if task not in unavailable]
     remaining = set(todo)
     print(f"finished: {count_kinds(task for task in order if task not in remaining)}")
@@ -160,7 +160,7 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def check_writable(options: Options) -> None:
-    """Raise if the output folders cannot be written."""
+    """Raise an error if the output folders cannot be written."""
     for folder in (options.out, options.out / "jobs", options.out / options.scale):
         check_output_folder(folder)
 
@@ -168,13 +168,13 @@ def check_writable(options: Options) -> None:
 def check_any_available(
     todo: Sequence[Task], unavailable: Mapping[Task, str], finished: int
 ) -> None:
-    """Raise if no task can run and there is nothing to write a table from."""
+    """Raise an error if no task can run and there are no results for a table."""
     if todo and not finished and all(task in unavailable for task in todo):
         raise InputError(f"no task can run here: {unavailable[todo[0]]}")
 
 
 def check_device(options: Options, resources: Resources, runnable: Iterable[Task]) -> None:
-    """Raise rather than train large models on a CPU by accident."""
+    """Raise an error instead of training large models on a CPU by accident."""
     on_cpu = options.device == "auto" and resources.torch_device().type == "cpu"
     local = options.config is None and options.time_limit > 0
     trains = any(isinstance(task, Train) for task in runnable)
@@ -187,7 +187,7 @@ def check_device(options: Options, resources: Resources, runnable: Iterable[Task
 
 
 def write_all(plans: Mapping[str, Plan], store: Store, folder: Path) -> list[str]:
-    """Write tables and figures of everything finished, and return what could not be written."""
+    """Write the tables and figures of finished tasks; returns those that could not be written."""
     failed = []
     for name, plan in plans.items():
         try:
@@ -202,7 +202,7 @@ def write_all(plans: Mapping[str, Plan], store: Store, folder: Path) -> list[str
 
 
 def report(outcome: Outcome, store: Store, not_written: Sequence[str] = ()) -> None:
-    """Print what is left and why; raise if tasks failed."""
+    """Print the unfinished tasks and the reasons; raise an error if tasks failed."""
     report_unavailable(outcome.unavailable)
     if outcome.not_started:
         print(f"not started because of --time-limit: {count(outcome.not_started)}")

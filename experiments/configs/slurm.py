@@ -1,7 +1,7 @@
 """Run the experiments on a SLURM cluster: `python -m experiments run ... --config FILE`.
 
-Copy this file and adapt the names of the partition and the account. The output folder must be on
-a file system that all nodes share.
+Copy this file and change the names of the partition and the account. The output folder must be on a
+file system shared by all nodes.
 """
 
 from parsl import Config, HighThroughputExecutor

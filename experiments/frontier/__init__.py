@@ -2,14 +2,14 @@
 
     python -m experiments run frontier --out DIR
 
-For every task, budget and family of samplers, the same number of candidates is compared on a seed
-of its own, and the best one is measured with other seeds. No sample costs more evaluations than the
-budget; the number that it needed on average is recorded, and so are the scores of all candidates.
+For every task, budget and family of samplers, the same number of candidates is compared on a search
+seed, and the best one is measured with other seeds. No sample uses more evaluations than the
+budget. The average number used and the scores of all candidates are recorded.
 
-Every draw is kept, so the same command continues after any interruption. It writes the result to
-DIR/frontier.json. Drawing and scoring may run on different machines with `--stages`: draw, score,
-draw, score (the second draws are those of the chosen samplers). `--tasks` and `--budgets` divide
-the work between commands, `--time-limit` ends one.
+Every draw is kept, so the same command resumes after an interruption. The result is written to
+DIR/frontier.json. With `--stages`, drawing and scoring can run on different machines: draw, score,
+draw, score (the second draws use the selected samplers). `--tasks` and `--budgets` divide the work
+between commands, and `--time-limit` stops one.
 """
 
 import argparse
@@ -35,12 +35,12 @@ from experiments.frontier.tasks import LENGTH, Exact, Molecules, Task, Text
 BUDGETS = (4, 8, 16, 32, 64, 128, 256)
 Unit = tuple[str, int | None]  # a task and a budget
 Finished = tuple[str, int | None, float]
-EXACT_SAMPLES = 8  # times as many as of a model, for a small sampling error of total variation
+EXACT_SAMPLES = 8  # times the usual samples, for a small sampling error of total variation
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that determines the result; an output folder has one."""
+    """Everything that determines the result; one per output folder."""
 
     samples: int
     candidates: int
@@ -54,7 +54,7 @@ class Config:
     autocast: bool
 
     def make(self, name: str) -> Task:
-        """The task of this name; its model and data are loaded."""
+        """Create the task of this name, and load its model and data."""
         kind, _, which = name.partition(", ")
         masked = which == "mask"
         if kind == "exact":
@@ -194,7 +194,7 @@ SAME = ("samples", "candidates", "seeds")
 def check_same(config: Config, folder: Path) -> None:
     """Raise an error if the folder holds draws of another size."""
     path, sizes = folder / "config.json", {name: getattr(config, name) for name in SAME}
-    if path.exists() and (found := json.loads(path.read_text())) != json.loads(json.dumps(sizes)):
-        raise InputError(f"{folder} holds draws with {found}, not {sizes}; use another --out")
+    if path.exists() and (stored := json.loads(path.read_text())) != json.loads(json.dumps(sizes)):
+        raise InputError(f"{folder} holds draws with {stored}, not {sizes}; use another --out")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, sizes)

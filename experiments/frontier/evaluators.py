@@ -1,6 +1,6 @@
 """Evaluators of text: causal LMs, and autoregressive models of this library.
 
-The latter score the sampled tokens themselves, the former the decoded text.
+Causal LMs score the decoded text, models of this library the sampled tokens.
 """
 
 import json
@@ -26,7 +26,7 @@ class Evaluator(Protocol):
     """A model that scores samples."""
 
     def perplexity(self, tokens: Tokens, texts: Callable[[Tokens], list[str]]) -> float:
-        """The corpus average of the perplexity of samples [B, N] that `texts` decodes."""
+        """The corpus perplexity of samples [B, N]; `texts` decodes them."""
 
 
 class CausalLM:

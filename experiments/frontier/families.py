@@ -14,15 +14,15 @@ from cwdfm.schedule import Spacing
 from cwdfm.solver.unmasking_order import Score
 from cwdfm.solver_config import make_solver
 
-# The first ones are used if a family has several variants. Every sampler may lower its temperature.
+# Temperatures. A family with several variants uses the first ones. Every sampler may be cooled.
 TEMPERATURES = (1.0, 0.8, 0.6, 0.9, 0.7, 0.5)
 GRIDS: tuple[Spacing, ...] = ("kappa", "t")
-GROUPS = 8  # evaluations of a round of resampling with a mask source
+GROUPS = 8  # evaluations per round of resampling with a mask source
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """A solver and everything else that determines the samples and their cost."""
+    """A solver with all settings that determine the samples and their cost."""
 
     solver: Any
     steps: int
@@ -33,7 +33,7 @@ class Sampler:
 
     @classmethod
     def recommended(cls, found: Recommendation) -> "Sampler":
-        """The recommendation of the library."""
+        """The sampler that the library recommends."""
         return cls(found.solver, found.steps, found.grid, resample=found.resample)
 
     @property
@@ -50,7 +50,7 @@ class Sampler:
 
     @property
     def hot(self) -> Any:
-        """The solver whose temperature is that of the sampler."""
+        """The solver with the temperature of the sampler."""
         return self.solver.solver if isinstance(self.solver, cwdfm.Gibbs) else self.solver
 
     def at(self, temperature: float) -> "Sampler":
@@ -78,7 +78,7 @@ def brief(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """Quantities that samplers need, measured once for a model and not charged to the budget."""
+    """Quantities that samplers need, measured once per model and not counted in the budget."""
 
     learned: cwdfm.Learned | None = None  # None without held-out data
     times: Callable[[int], tuple[float, ...]] | None = None  # the grid of jump-your-steps
@@ -103,7 +103,7 @@ def families(
 
 
 def _rates(budget: int, masked: bool, measured: Measured) -> dict[str, list[Sampler]]:
-    """Samplers that step the chain. Two-stage steps cost two evaluations, but the last."""
+    """Samplers that step the chain. Two-stage steps cost two evaluations, except for the last."""
     found = {
         "Euler": _grids(cwdfm.Euler(), budget),
         "ancestral": _grids(_ancestral(), budget),
@@ -141,7 +141,7 @@ def _rates(budget: int, masked: bool, measured: Measured) -> dict[str, list[Samp
 
 
 def _orders(budget: int, length: int) -> dict[str, list[Sampler]]:
-    """Unmasking orders. They reveal a token per step at least, so more steps would do nothing."""
+    """Unmasking orders. They reveal at least one token per step, so steps are limited."""
     steps = min(budget, length)
     bounds = [cwdfm.EntropyBound(gamma) for gamma in (min(1.0, 8 / budget), 0.3)]
     found = {f"top-k, {score}": _grids(cwdfm.TopK(score), steps) for score in get_args(Score)}
@@ -170,7 +170,7 @@ def _uniform(budget: int, tokens: int) -> dict[str, list[Sampler]]:
 
 
 def _postprocessed(budget: int, tokens: int, masked: bool) -> dict[str, list[Sampler]]:
-    """Ancestral steps, and 1/4, 1/2 or 3/4 of the budget for corrections of finished samples."""
+    """Ancestral steps, with 1/4, 1/2 or 3/4 of the budget for postprocessing finished samples."""
     cost = GROUPS if masked else 1
     resampled, refined, rejected = {}, {}, []
     for fraction in (0.5, 0.25, 0.75):
@@ -218,7 +218,7 @@ def _counted(steps: int, *weights: Any) -> list[Sampler]:
 
 
 def _gibbs(budget: int, *settings: dict[str, Any]) -> list[Sampler]:
-    """As many steps as possible; from time `begin` on they have a second evaluation, but the last.
+    """As many steps as possible; after time `begin`, all but the last have a second evaluation.
 
     The grid is equally spaced in kappa = t^2.
     """

@@ -1,12 +1,12 @@
-"""The search of one task at one budget, kept in a folder so that it can stop anywhere.
+"""The search for one task and budget, kept in a folder so that it can be interrupted.
 
-    FOLDER/TASK.json                   what was measured of the model: reference, grid, confidence
+    FOLDER/TASK.json                   measurements of the model: reference, grid, confidence
     FOLDER/TASK/BUDGET.json            the samplers of every family, and the scores of their draws
     FOLDER/TASK/BUDGET/KEY.npz         the tokens of a draw
 
-Drawing needs the model and its device; scoring needs RDKit or an evaluator LM. Each does what it
-can with what the other has finished: search draws, their scores, the choice of every family, its
-draws with the other seeds, their scores.
+Drawing requires the model and its device; scoring requires RDKit or an evaluator LM. Each stage
+processes what the other has finished: search draws, their scores, the choice in every family, its
+draws with the other seeds, and their scores.
 """
 
 import hashlib
@@ -33,9 +33,9 @@ from experiments.frontier.families import Measured, Sampler, families
 from experiments.frontier.tasks import Task, Tokens, Trained
 
 SEARCH_SEED = 1000
-REFERENCE = 256  # evaluations of Euler, whose novelty and entropy the others are compared at
-RESOLUTION = 64  # times that jump-your-steps chooses from
-LEARNED_FROM = 128  # held-out sequences
+REFERENCE = 256  # evaluations of Euler, whose novelty and entropy are the reference for the others
+RESOLUTION = 64  # number of times that jump-your-steps chooses from
+LEARNED_FROM = 128  # held-out sequences for the learned confidence
 Record = dict[str, Any]
 
 
@@ -49,7 +49,7 @@ class Plan:
 
 
 class Draws:
-    """The draws of a file and their scores, by key."""
+    """The draws in a file and their scores, by key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class Draws:
         write_json(self.path, self.record)
 
     def draw(self, task: Task, sampler: Sampler, seed: int, *, final: bool) -> None:
-        """Draw samples, unless they are known."""
+        """Draw samples, unless they exist."""
         name = key(sampler, seed)
         if name in self.known:
             return
@@ -95,7 +95,7 @@ class Draws:
         return tokens
 
     def score(self, task: Task, names: Iterable[str]) -> None:
-        """Score these draws, unless they are unknown or were scored."""
+        """Score these draws, unless they do not exist or are already scored."""
         for name in names:
             each = self.known.get(name, {"final": False, "scores": task.score_names(final=False)})
             if not set(task.score_names(final=each["final"])) <= set(each["scores"]):
@@ -141,7 +141,7 @@ def prepare(task: Task, folder: Path, stages: Sequence[str]) -> Measured | None:
     times = time_grid(task.flow[2], RESOLUTION, "kappa")
 
     def grid(steps: int) -> tuple[float, ...]:
-        """The best grid; beyond the resolution its times are divided evenly."""
+        """The best grid; beyond the resolution, its intervals are divided evenly."""
         path = best_path(cost, min(steps, RESOLUTION))
         place = torch.linspace(0, len(path) - 1, steps + 1, dtype=torch.float64)
         low = place.floor().long().clamp(max=len(path) - 2)

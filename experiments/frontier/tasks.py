@@ -1,4 +1,4 @@
-"""What the samplers are compared on: exact targets, molecules and text.
+"""The tasks on which samplers are compared: exact targets, molecules and text.
 
 A task draws samples, scores them, and chooses among the candidates of a family. Drawing and scoring
 are separate, because they may run on different machines.
@@ -54,7 +54,7 @@ class Task(ABC):
 
     @property
     def given(self) -> Tensor | None:
-        """The tokens [N] that are always given."""
+        """The mask [N] of tokens that are always given."""
         return None
 
     @abstractmethod
@@ -63,7 +63,7 @@ class Task(ABC):
 
     @abstractmethod
     def draw(self, sampler: Sampler, seed: int) -> Samples:
-        """Samples of this seed."""
+        """Draw samples with this seed."""
 
     @property
     @abstractmethod
@@ -76,11 +76,11 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, tokens: Tokens, *, final: bool) -> Scores:
-        """The scores of samples; some are computed only of the `final` ones, not in the search."""
+        """Score samples; some scores are computed only for `final` samples, not in the search."""
 
     @abstractmethod
     def choose(self, tried: Candidates) -> list[Sampler]:
-        """The best candidate; several if the result is interpolated between them."""
+        """Choose the best candidate, or several to interpolate between."""
 
     def recommended(self, sampler: Sampler, candidates: int) -> list[Sampler]:
         """The candidates for the recommendation: itself."""
@@ -92,7 +92,7 @@ class Task(ABC):
 
 
 class Tabulated:
-    """The exact posterior, computed once for every state and time: samplers share their times."""
+    """The exact posterior, cached for every state and time, since samplers share their times."""
 
     def __init__(self, exact: cwdfm.ExactPosterior) -> None:
         self.exact, self.base = exact, exact.source.num_tokens
@@ -121,7 +121,7 @@ def number(tokens_BN: Tensor, base: int) -> Tensor:
 
 @dataclass
 class Exact(Task):
-    """A ring of tokens that tend to agree with their neighbors; the error is total variation."""
+    """A ring of tokens that tend to agree with their neighbors, scored by total variation."""
 
     @cached_property
     def states(self) -> Tensor:
@@ -137,8 +137,8 @@ class Exact(Task):
     def orbits(self) -> Tensor:
         """The class of every sequence up to rotation and reflection.
 
-        Target and samplers are symmetric, so classes lose nothing, and their shares have a smaller
-        sampling error than those of single sequences.
+        Target and samplers are symmetric, so no information is lost, and the frequencies of classes
+        have a smaller sampling error than the frequencies of sequences.
         """
         turned = [each.roll(k, 1) for each in (self.states, self.states.flip(1)) for k in range(8)]
         first = torch.stack([number(each, VOCAB) for each in turned]).amin(0)
@@ -222,7 +222,7 @@ class Trained(Task):
 
 @dataclass
 class Molecules(Trained):
-    """A model of molecules. The most unique molecules win, if as many are novel as with Euler."""
+    """A model of molecules. Most unique molecules win, if novelty is not below Euler's."""
 
     fcd: bool = False
 
@@ -315,8 +315,8 @@ class Text(Trained):
     def _bracket(self, tried: Candidates) -> Candidates:
         """The two candidates with the nearest entropies below and above, or the nearest one."""
         entropy = self._entropy(tried[0][1])
-        ordered = sorted(tried, key=lambda each: each[1]["entropy"])
-        above = sum(each[1]["entropy"] < entropy for each in ordered)
+        ordered = sorted(tried, key=lambda candidate: candidate[1]["entropy"])
+        above = sum(candidate[1]["entropy"] < entropy for candidate in ordered)
         return ordered[max(0, above - 1) : above + 1]
 
     def _entropy(self, default: Scores) -> float:

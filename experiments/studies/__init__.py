@@ -1,1 +1,1 @@
-"""Benchmarks: every speed as a ratio within one run."""
+"""Studies: single measurements with their own commands, recorded in results/studies."""

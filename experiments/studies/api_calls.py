@@ -1,9 +1,9 @@
-"""Call the public API with random arguments, many of the wrong kind, and record the outcomes.
+"""Call the public API with random arguments, many of them invalid, and record the outcomes.
 
 python -m experiments.studies.api_calls --calls 10000 --out api_calls.json
 
-Each call must raise InputError ("refused") or return a valid result ("valid"), and end. The calls
-are those of `tests/core/test_api.py`; the first that does neither is shrunk and recorded.
+Each call must end in time, and raise InputError ("refused") or return a valid result ("valid"). The
+calls are generated as in `tests/core/test_api.py`; the first that fails is shrunk and recorded.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def run(seed: int, calls: int) -> tuple[Counter[str], list[str]]:
     @seeded(seed)
     @settings(
         max_examples=calls,
-        deadline=None,  # it would fail calls that are only slow, on a machine with other work
+        deadline=None,  # would fail slow calls on a busy machine
         database=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -67,9 +67,9 @@ def main() -> int:
     share = -(-options.calls // options.processes)
     start = time.perf_counter()
     with ProcessPoolExecutor(options.processes) as pool:
-        found = list(pool.map(run, seeds, [share] * len(seeds)))
-    outcomes = sum((counts for counts, _ in found), Counter[str]())
-    defects = [text for _, texts in found for text in texts]
+        results = list(pool.map(run, seeds, [share] * len(seeds)))
+    outcomes = sum((counts for counts, _ in results), Counter[str]())
+    defects = [text for _, texts in results for text in texts]
     record = {
         "config": {"calls": options.calls, "seed": options.seed, "processes": options.processes},
         "outcomes": dict(outcomes),

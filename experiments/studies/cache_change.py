@@ -3,10 +3,10 @@
     python -m experiments.studies.cache_change --out cache_change.json
 
 A small transformer with LLaDA's attention learns QM9 molecules with a mask source. It continues the
-first tokens of held-out molecules in blocks, without a cache, with the prefix cache and with the
-dual cache, by the same random draws, and for comparison without a cache by other draws. Counted are
-equal tokens, equal molecules, and valid ones. The network has 0.6 million parameters and its
-sequences 32 tokens, so the figures do not carry over to large models.
+first tokens of held-out molecules in blocks: without a cache, with the prefix cache and with the
+dual cache, using the same random draws, and, for comparison, without a cache using other draws. The
+script counts equal tokens, equal molecules, and valid molecules. The network has 0.6 million
+parameters and sequences of 32 tokens, so the numbers do not carry over to large models.
 """
 
 import argparse
@@ -48,7 +48,7 @@ SOLVERS: dict[str, dict[str, Any]] = {
 
 
 def train(tokens_MN: Tensor, vocab: int, steps: int) -> tuple[Decoder, float]:
-    """A network that predicts masked tokens, and its loss over the last steps."""
+    """Train a network that predicts masked tokens; also returns its loss over the last steps."""
     torch.manual_seed(0)
     decoder = Decoder(DecoderConfig(vocab + 1, **SIZES))
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=RATE, weight_decay=0.03)

@@ -6,10 +6,10 @@ Half of the coordinates of 64 sequences are revealed with Neighbor(radius=3, sca
 each of ten runs the time at N = 8,192 is at most 8.5 times that at N = 1,024 (linear would be 8),
 and the naive loop is at least 50 times slower at N = 1,024.
 
-Times are CPU time of the process, because other processes of the machine affect wall-clock time. In
-each round, 8 calls with N = 1,024 and one with N = 8,192 follow each other: a run takes the best of
-its rounds for each length. The two spans are equally long, so that the resolution of the clock and
-interruptions affect both alike.
+Times are CPU times of the process, because other processes affect wall-clock times. Each round
+makes 8 calls with N = 1,024 and one with N = 8,192, and a run takes the best of its rounds for each
+length. Both spans have the same duration, so the clock's resolution and interruptions affect them
+equally.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def example(length: int) -> tuple[cwdfm.Weight, Tensor, Tensor, Tensor]:
 
 
 def best_seconds(work: dict[int, Callable[[], object]], rounds: int) -> dict[int, float]:
-    """The least CPU time of a call by length; spans of equally many coordinates, interleaved."""
+    """The minimum CPU time per call by length, over interleaved spans of equal size."""
     best = dict.fromkeys(work, math.inf)
     for _ in range(rounds):
         for length, call in work.items():
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmark the context-weighted path.")
     parser.add_argument("--out", type=Path, required=True)
     out = parser.parse_args().out
-    torch.set_num_threads(1)  # the loop has one thread; CPU time would count the others
+    torch.set_num_threads(1)  # the loop has one thread, and CPU time would count other threads
     work = {length: example(length) for length in LENGTHS}
     calls: dict[int, Callable[[], object]] = {
         length: partial(reveal_in_order, *work[length]) for length in LENGTHS

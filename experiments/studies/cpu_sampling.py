@@ -2,11 +2,12 @@
 
     python -m experiments.studies.cpu_sampling --out cpu_sampling.json
 
-The plain loop evaluates the whole network, compiled by torch.compile, for every sequence in every
-step, draws a proposal for every position with `torch.multinomial`, and moves the positions that
-jump, as published samplers of discrete flows do. The library takes the same Euler steps without
-torch.compile. Both use the same weights, float32 and two threads, and their rounds alternate. Times
-are wall-clock and CPU time (best of the rounds); other processes affect CPU time less.
+Like published samplers of discrete flows, the plain loop evaluates the complete network, compiled
+by torch.compile, for every sequence in every step, draws a proposal for every position with
+`torch.multinomial`, and updates the positions that jump. The library takes the same Euler steps
+without torch.compile. Both use the same weights, float32 and two threads, and their rounds
+alternate. Times are wall-clock and CPU time (best of the rounds); other processes affect CPU time
+less.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def plain_loop(
 
 
 def best(work: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, float]]:
-    """The least wall-clock and CPU seconds of each, in alternation, after one call to warm up."""
+    """The minimum wall-clock and CPU seconds of each, run alternately after one warm-up call."""
     found = {name: {"wall": math.inf, "cpu": math.inf} for name in work}
     for call in work.values():
         call()
@@ -80,7 +81,7 @@ def best(work: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[s
 
 
 def compare(name: str, batch: int, steps: int, rounds: int) -> dict[str, Any]:
-    """Seconds of both for one model, and what they evaluated."""
+    """Measure both for one model: seconds and numbers of evaluations."""
     trained: Pretrained = cwdfm.load(name)
     model, flow = trained.model, trained.method
     assert isinstance(model, DiT)

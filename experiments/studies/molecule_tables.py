@@ -45,7 +45,7 @@ def solver_table(record: Record) -> list[Table]:
 
 
 def limits(record: Record) -> list[Table]:
-    """One change of the training recipe at a time."""
+    """Results of changing one thing in the training recipe at a time."""
     columns = ("training steps", "bound, nats/token ↓", *COUNTS)
     rows = [
         (
@@ -58,13 +58,13 @@ def limits(record: Record) -> list[Table]:
 
 
 def causes(record: Record) -> list[Table]:
-    """One change of the sampler at a time."""
+    """Results of changing one thing in the sampler at a time."""
     rows = [((label(row["change"]), row["solver"]), counts(row)) for row in record["rows"]]
     return [make_table("Implementation choices of the sampler", "change, solver", COUNTS, rows)]
 
 
 def endings(record: Record) -> list[Table]:
-    """Ways to decode the same sequences."""
+    """Results of decoding the same sequences in different ways."""
     rows = [
         ((*row["labels"], label(row["reading"])), (Value(100 * row["empty"]), *counts(row)))
         for row in record["rows"]
@@ -79,7 +79,7 @@ def setting_of(row: Record) -> Record:
 
 
 def postprocessing(setting: Record) -> str:
-    """Refinement, resampling and rejection of a sampler, in words."""
+    """Describe the refinement, resampling and rejection of a sampler."""
     parts = []
     if setting.get("rounds"):
         parts.append(
@@ -125,8 +125,8 @@ def _order(setting: Record) -> tuple[Any, ...]:
 def best(title: str, thresholds: Sequence[int], record: Record) -> list[Table]:
     """For each model and threshold of valid molecules, the sampler with the most novel ones.
 
-    Rejection is applied afterwards here: only samples above a threshold of plausibility are kept.
-    Evaluations count the rejected samples too.
+    Rejection is applied to recorded samples: only those above a threshold of plausibility are kept.
+    Evaluations include rejected samples.
     """
     options = []
     for row in record["rows"]:
@@ -157,7 +157,7 @@ def finetune(record: Record) -> list[Table]:
 
 
 def seeds(record: Record) -> list[Table]:
-    """One sampler and several trainings: each with the spread of its folds, and their mean."""
+    """One sampler for several trainings: each with its spread over folds, and their mean."""
     rows = sorted(record["rows"], key=lambda row: row["training_seed"])
     names = ("valid", "unique", "novel")
 

@@ -1,21 +1,21 @@
-"""Train models of MOSES on one GPU in a few short calls, and sample them.
+"""Train models on MOSES on one GPU in a few short calls, and sample from them.
 
 Prepare the data once, where RDKit and molsets are installed:
 
     cwdfm prepare moses --length 56 --condition logp qed --out moses.npz
 
-Then, on the machine with the GPU (it needs neither), as often as necessary:
+Then run these on the machine with the GPU, which needs neither, as often as necessary:
 
     python -m experiments.studies.moses train --data moses.npz --work W --minutes 9 RUN ...
     python -m experiments.studies.moses sample --work W --minutes 5 RUN ...
     python -m experiments.studies.moses pack --work W --out DIR RUN ...
 
-`train` starts all named runs at the same time, because a single small network does not fill a GPU.
-It stops them when the minutes are over, and the same command resumes them. `--tokens` is the number
-of training tokens of each run, the same for all, so that methods are compared at equal numbers of
-tokens. `sample` draws 30,000 molecules with each setting of a run, and leaves out those that exist.
-`pack` writes the weights (bfloat16) and the samples of the runs as parts of at most 15 MiB, which
-`unpack --parts DIR --out DIR` joins. Samples are scored at home:
+`train` starts all named runs at the same time, because one small network does not fill a GPU. It
+stops them after `--minutes`, and the same command resumes them. `--tokens` is the number of
+training tokens of each run, so that methods are compared at equal numbers of tokens. `sample` draws
+30,000 molecules with each setting of a run, and skips those that exist. `pack` writes the weights
+(bfloat16) and the samples of the runs as parts of at most 15 MiB, which `unpack --parts DIR --out
+DIR` joins. Score the samples where RDKit is installed:
 
     cwdfm eval DIR/samples/*.jsonl --data moses --out REPORT
 
@@ -51,7 +51,7 @@ SMOKE += " --validate-every 1000 --elbo-rows 0 --previews 0 --validation-rows 2"
 
 @dataclass(frozen=True)
 class Setting:
-    """How to sample: the arguments of `cwdfm.generate`, by a label."""
+    """A sampling setting: a label, and the arguments of `cwdfm.generate`."""
 
     label: str
     solver: Any = None
@@ -82,8 +82,8 @@ MASK_SETTINGS = (
     Setting("grown-resample", cwdfm.FirstHitting(GROWN), LENGTH, (RESAMPLE,)),
 )
 TOKENS = (Setting("tokens", None, LENGTH),)
-# Options of `cwdfm train moses-small`, and the settings to sample with. Reveals that grow from the
-# given first token are nearly left to right, an order in which a SMILES is easiest to predict.
+# Options of `cwdfm train moses-small`, and sampling settings. With a fixed first token, neighbor
+# weights reveal tokens almost from left to right, the order in which SMILES are easiest to predict.
 RUNS: dict[str, tuple[str, tuple[Setting, ...]]] = {
     "mask-grown": (f"{MASK} --path context --path-radius 1 --path-scale 8", MASK_SETTINGS),
     "mask-mixture": (MASK, MASK_SETTINGS),
@@ -102,7 +102,7 @@ RUNS: dict[str, tuple[str, tuple[Setting, ...]]] = {
 
 
 def command(name: str, options: argparse.Namespace) -> list[str]:
-    """The command that trains a run; the same words resume it."""
+    """The command that trains a run, or resumes it."""
     smoke = options.scale == "smoke"
     steps = 6 if smoke else round(options.tokens / (BATCH * LENGTH))
     chosen = merged(COMMON, RUNS[name][0], SMOKE if smoke else "", f"--steps {steps}")
@@ -112,7 +112,7 @@ def command(name: str, options: argparse.Namespace) -> list[str]:
 
 
 def merged(*texts: str) -> list[str]:
-    """The options of all texts; of those given twice, the last one."""
+    """Merge options; the last of repeated ones counts."""
     found: dict[str, list[str]] = {}
     for text in texts:
         for option in text.replace(" --", "\n--").split("\n"):
@@ -123,7 +123,7 @@ def merged(*texts: str) -> list[str]:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train all runs at the same time, for some minutes."""
+    """Train all runs at the same time, for a limited number of minutes."""
     options.work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * options.minutes
     running = {}
@@ -148,7 +148,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def sample(options: argparse.Namespace) -> None:
-    """Draw samples of all runs, until the minutes are over."""
+    """Draw samples from all runs, for a limited number of minutes."""
     smoke = options.scale == "smoke"
     n = options.n or (4 if smoke else 30_000)
     device = "cuda" if torch.cuda.is_available() else "cpu"

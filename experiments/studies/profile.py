@@ -1,4 +1,4 @@
-"""Time of a training step and of a sampling step by kind of kernel.
+"""Measure the time of a training step and a sampling step by kind of kernel.
 
     python -m experiments.studies.profile --out profile.json
 

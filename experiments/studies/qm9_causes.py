@@ -1,11 +1,11 @@
-"""Which details of a sampler could explain a low count of valid molecules.
+"""Test which details of a sampler could explain a low count of valid molecules.
 
     python -m experiments.studies.qm9_causes --out qm9_causes.json
 
 The paper reports 135 valid molecules of 1,024 with a mask source, where our models give several
-times as many. This is a plain sampler, written independently of the library's solvers, with one
-detail changed at a time: carry-over, the last step, precision, and decoding. It samples from the
-bundled model.
+times as many. This study samples from the bundled model with a plain sampler, independent of the
+library's solvers, and changes one detail at a time: carry-over, the last step, precision, or
+decoding.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def walk(
         jumps_BN = (u_BN < -torch.expm1(-rate_BN)) & ~fixed_N
         if how.carry:
             jumps_BN &= masked_BN
-        some_A = jumps_BN.any(1).nonzero()[:, 0]  # only these need the model
+        some_A = jumps_BN.any(1).nonzero()[:, 0]  # only these sequences need the model
         logits_ANV = trained.model(x_BN[some_A], torch.full((len(some_A),), t))[..., :mask_id]
         drawn_AN = how.draw(logits_ANV, v_BN[some_A], random)
         last_BN = x_BN
@@ -99,7 +99,7 @@ def walk(
 
 
 def texts(trained: Pretrained, tokens_BN: Tensor, *, ends: bool = True) -> list[str]:
-    """Decode SMILES. Masks are dropped, and without `ends` so are end tokens."""
+    """Decode SMILES without masks; if `ends` is false, also without end tokens."""
     left_out = {trained.source.num_tokens - 1}
     if not ends:
         left_out.add(trained.tokenizer.eos_id)
@@ -108,7 +108,7 @@ def texts(trained: Pretrained, tokens_BN: Tensor, *, ends: bool = True) -> list[
 
 
 def rows(n: int, steps: int) -> Iterator[dict[str, str | float]]:
-    """Counts for each solver and each change."""
+    """Count molecules for each solver and each change."""
     trained = cwdfm.load(MODEL, torch.device("cpu"))
     training = CanonicalSet(data.load("qm9").texts("train"))
     for (solver, weight), (name, how) in (

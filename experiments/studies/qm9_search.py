@@ -6,10 +6,10 @@
 
 `--setting` names a sampler by the fields of `Setting` that differ from their defaults.
 `--settings-of RECORD` repeats the samplers of a recorded search, for example `qm9_mend`. Searches
-use seed 100; final results use `--seed 0`. `score` needs RDKit. It also counts what rejection of
-the least plausible samples would leave.
+use seed 100; final results use `--seed 0`. `score` needs RDKit. It also computes the counts after
+rejecting the least plausible samples.
 
-Models that memorize less should give more novel molecules. `train` trains one on data with several
+Models that memorize less should give more novel molecules. `train` trains a model on several
 randomized SMILES per molecule (see `cwdfm prepare qm9 --help`):
 
     python -m experiments.studies.qm9_search train --data qm9-24.npz --steps 12000 --models DIR
@@ -18,8 +18,8 @@ randomized SMILES per molecule (see `cwdfm prepare qm9 --help`):
     python -m experiments.studies.qm9_search score --work SAMPLES --training DIR/training.json \
         --out qm9_spelled24.json
 
-The record has the counts of every fold. `score --samples FILE.tgz` keeps the samples, which take
-0.1 MB per setting, and `--training` takes the records of several trainings, one for each seed.
+The record contains the counts of every fold. `score --samples FILE.tgz` archives the samples (0.1
+MB per setting), and `--training` accepts the records of several trainings, one per seed.
 """
 
 import argparse
@@ -72,12 +72,12 @@ class Setting:
     share: float = 0.1  # of the tokens that a round of refinement noises
     cold: float = 1.0  # temperature of refinement
     resample_rounds: int = 0  # at most
-    noise: float = 0.5  # share of the tokens that resampling assumes to be wrong
+    noise: float = 0.5  # noise fraction that resampling is conditioned on
     trust: float = 0.8  # probability above which resampling keeps a token
     again: float = 1.0  # temperature of resampling
     accept: float = 0.0  # plausibility below which a sample is rejected
     tries: int = 8  # maximum draws per sample
-    glance: float | None = None  # share of wrong tokens assumed by the plausibility
+    glance: float | None = None  # noise fraction that plausibility is conditioned on
 
     def choice(self) -> SolverChoice:
         return SolverChoice(

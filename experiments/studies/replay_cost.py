@@ -3,8 +3,8 @@
     python -m experiments.studies.replay_cost --out replay_cost.json
 
 Two recordings play side by side in chromium. The cost of a step is the CPU time of the page's main
-thread (scripts, style, layout and painting), which does not depend on other programs. A display of
-60 Hz leaves 16.7 ms.
+thread (scripts, style, layout and painting), which is independent of other programs. A 60 Hz
+display allows 16.7 ms.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PLAY = """async ([color, first, count]) => {
 
 
 def record(weight: cwdfm.Weight | None) -> Recording:
-    """A generation of a random model."""
+    """Record a generation of a model with random weights."""
     tokenizer = CharacterTokenizer.build([LETTERS])
     size = tokenizer.vocab_size
     table = 3 * torch.randn(size + 1, size + 1, generator=torch.manual_seed(0))

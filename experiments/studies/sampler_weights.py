@@ -1,9 +1,9 @@
-"""What weights fitted to a model's errors and weighted correctors do to samples of real models.
+"""The effect of weights fitted to a model's errors, and of weighted correctors, on samples.
 
     python -m experiments.studies.sampler_weights --out sampler_weights.json
 
 Confidence and temperature are fitted to the first half of some held-out molecules. The second half
-shows how well the model, and the fitted confidence, know when a draw is right. All samplers have
+measures how well the model and the fitted confidence are calibrated. All samplers have
 the same number of evaluations.
 """
 
@@ -28,7 +28,7 @@ TIMES, BINS = 16, 10
 
 
 def calibration(trained: Any, tokens: Tensor) -> tuple[dict[str, Any], cwdfm.Learned, float]:
-    """How right draws are expected to be and are, and the fitted weights."""
+    """The expected and the actual accuracy of draws, and the fitted weights."""
     flow = (trained.model, trained.source, trained.schedule)
     fitted, held_out = tokens.chunk(2)
     fixed = torch.arange(tokens.shape[1]) == 0 if trained.fix_first else None
@@ -67,7 +67,7 @@ def calibration(trained: Any, tokens: Tensor) -> tuple[dict[str, Any], cwdfm.Lea
 
 
 def calibration_error(expected: Tensor, right: Tensor) -> float:
-    """The mean distance between the two in bins of equal size, by the expected probability."""
+    """The mean difference of both, in equally large bins of the expected accuracy."""
     bins = [b for b in expected.argsort().chunk(BINS) if len(b)]
     gaps = [abs(float(expected[b].mean() - right[b].mean())) * len(b) for b in bins]
     return sum(gaps) / len(expected)

@@ -1,10 +1,10 @@
-"""Time to import the package, to start commands, and of the whole demo.
+"""Measure the time to import the package, to start commands, and to run the demo.
 
     python -m experiments.studies.startup --out startup.json
 
-Each line runs in a fresh process, several times; the fastest counts. The demo runs once. Targets:
-`import cwdfm` takes less than 2 s and `cwdfm --help` less than 0.5 s of CPU time, which other
-processes hardly affect, and the demo less than 2 minutes.
+Each line runs several times in a fresh process, and the fastest run counts. The demo runs once.
+Targets: `import cwdfm` takes less than 2 s and `cwdfm --help` less than 0.5 s of CPU time, which
+other processes hardly affect, and the demo less than 2 minutes.
 """
 
 import argparse
@@ -52,8 +52,8 @@ def main() -> None:
             rows[name] = {"cpu": min(cpu), "wall": min(wall)}
             print(f"{name:20} {min(cpu):6.2f} s CPU {min(wall):6.2f} s", flush=True)
     claims = {
-        f"{name}: {clock} < {most} s": rows[name][clock] < most
-        for name, (clock, most) in TARGETS.items()
+        f"{name}: {clock} < {limit} s": rows[name][clock] < limit
+        for name, (clock, limit) in TARGETS.items()
     }
     config = {"repeats": REPEATS, "cores": os.cpu_count()}
     write_json(out, provenance() | {"config": config, "seconds": rows, "claims": claims})

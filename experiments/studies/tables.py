@@ -31,7 +31,7 @@ CONTEXT = {
 
 
 def numbers(row: Record, digits: dict[str, int]) -> tuple[Value, ...]:
-    """The values of some keys, with the number of digits to show."""
+    """The values of keys, with the number of digits to show."""
     return tuple(Value(row.get(name), None, shown) for name, shown in digits.items())
 
 
@@ -75,7 +75,7 @@ def text_small(record: Record) -> list[Table]:
 
 
 def describe(row: Record) -> str:
-    """The training of a row, in a few words; the corpus is not included."""
+    """A short description of the training of a row, without the corpus."""
     seed = f", seed {row['seed']}" if row["seed"] else ""
     if row["method"] == "bd3lm":
         return f"block {row['block']} of BD3LM{seed}"
@@ -135,7 +135,7 @@ def exact_target(record: Record) -> list[Table]:
 
 
 def dropout_positions(record: Record) -> list[Table]:
-    """Losses in both modes when the target of each masked token is its position."""
+    """Losses in both modes if the target of each masked token is its position."""
     rows = [
         (
             (row["positions"], f"{row['dropout']:g}", str(row["seed"])),
@@ -179,7 +179,7 @@ def sampling_step(record: Record) -> list[Table]:
 
 
 def elbo_variance(record: Record) -> list[Table]:
-    """Two ways to integrate the likelihood bound."""
+    """Two estimators of the likelihood bound."""
     digits = {"rmse": 4, "mean_standard_error": 4, "coverage_two_standard_errors": 4}
     rows = [((name,), numbers(row, digits)) for name, row in record["rows"].items()]
     columns = ("RMS error ↓", "reported error", "coverage")

@@ -36,21 +36,21 @@ class Resources:
     text: str | None = None  # path or name of the text corpus
     eval_model: str | None = None  # path or hub name of the evaluator LM
     tests: tuple[tuple[str, str], ...] = ()  # names of test corpora, each with its path
-    command: str | None = None  # the command line that records name; None: this process's
+    command: str | None = None  # command line for the records; None: that of this process
 
     def corpus(self, kind: Corpus) -> str:
         """The path or name of a corpus."""
-        found: str | None = getattr(self, kind)
-        if found is None:
+        path: str | None = getattr(self, kind)
+        if path is None:
             raise Unavailable(f"requires a {kind} corpus: pass --{kind}")
-        return found
+        return path
 
     def test(self, name: str) -> str:
         """The path or name of a test corpus."""
-        found = dict(self.tests).get(name)
-        if found is None:
+        path = dict(self.tests).get(name)
+        if path is None:
             raise Unavailable(f"requires the test corpus {name}: pass --tests {name}=PATH")
-        return found
+        return path
 
     def torch_device(self) -> "torch.device":
         """The device as PyTorch names it."""
@@ -59,13 +59,13 @@ class Resources:
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """One node of the graph. Its fields determine its result, given the code."""
+    """A node of the graph. For a given version of the code, its fields determine its result."""
 
     version: ClassVar[int] = 1  # increase it when the same fields lead to a different result
 
     @property
     def dependencies(self) -> "tuple[Task, ...]":
-        """The tasks whose outputs this one reads: the tasks among its fields."""
+        """The tasks whose outputs this one reads, which are the tasks among its fields."""
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return tuple(value for value in values if isinstance(value, Task))
 
@@ -108,7 +108,7 @@ class Task(ABC):
     def run(self, folder: Path, store: "Store", resources: Resources) -> Result:
         """Do the work in `folder` and return the result as JSON.
 
-        The folder may hold files of an earlier attempt that was killed, such as checkpoints.
+        The folder may contain files of an earlier attempt that was killed, such as checkpoints.
         """
 
     def __str__(self) -> str:

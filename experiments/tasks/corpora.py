@@ -24,13 +24,13 @@ from cwdfm.data.text.corpora import Text8
 from cwdfm.errors import InputError, NotInstalled
 
 _LARGE_FILE = 1 << 20  # bytes; larger text files are assumed not to be blank
-_MANY_LINES = 1000  # longer files of molecules are assumed to hold some
+_MANY_LINES = 1000  # longer files are assumed to contain molecules
 _LONG = 1000  # tokens per molecule if the length is unknown
 
 
 @cache  # many tasks check the same corpus, and a glob pattern lists folders
 def check_corpus(path: str, *, text: bool, length: int | None = None) -> None:
-    """Raise if a corpus does not exist, is empty, of the wrong kind, or of the wrong length.
+    """Raise an error if a corpus is missing, empty, or of the wrong kind or length.
 
     The length is checked for corpora that were prepared with `cwdfm prepare`.
     """
@@ -67,7 +67,7 @@ def _is_molecule_file(path: Path) -> bool:
 
 
 def _check_text(files: TextFiles) -> None:
-    """Raise if all files are blank. Large files are not read."""
+    """Raise an error if all files are blank. Large files are not read."""
     if any(path.stat().st_size > _LARGE_FILE for path in files.paths):
         return
     lines = replace(files, unit="lines").documents(None, None)
@@ -77,7 +77,7 @@ def _check_text(files: TextFiles) -> None:
 
 
 def _check_molecules(file: SmilesFile, length: int | None) -> None:
-    """Raise if a short file holds no molecules."""
+    """Raise an error if a short file contains no molecules."""
     with suppress(NotInstalled):  # the task itself reports it
         if len(list(file.rows(_MANY_LINES))) < _MANY_LINES:
             file.prepare(length=length or _LONG, limit=None, seed=SEED)  # raises

@@ -21,8 +21,9 @@ from experiments.tasks.train import Train, load_corpus, load_model
 class LossModes(Task):
     """Cross-entropy of held-out sequences, in nats per token, in both modes of the network.
 
-    Only dropout differs between the modes. "path" averages over times, "start" is the loss of fully
-    noised sequences. The mean over `draws` copies of each sequence, with new noise and times.
+    The modes differ only in dropout. "path" averages over times, "start" is the loss of fully
+    noised sequences. Both are means over `draws` copies of each sequence, with different noise and
+    times.
     """
 
     model: Train

@@ -1,4 +1,4 @@
-"""Sampling as a task, and held-out data that stands in for samples."""
+"""Tasks that sample from a model, or use held-out data instead of samples."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,9 +28,9 @@ SAMPLES = "samples.jsonl"
 class RewritableMaskSource(Source):
     """A mask source whose revealed tokens may change: a solver without carry-over.
 
-    As with a uniform source, the solver counts a token as revealed if it equals its proposal, and
-    moves the others. In the last step every token becomes its proposal. This is how the solver of
-    the package `flow_matching` treats all sources.
+    As with a uniform source, the solver treats a token as revealed if it equals its proposal, and
+    may update all others. In the last step every token becomes its proposal. The solver of the
+    package `flow_matching` does the same for all sources.
     """
 
     @property
@@ -56,7 +56,7 @@ class RewritableMaskSource(Source):
 
 
 class WithDropout(nn.Module):
-    """A network in training mode, which the evaluation mode of this wrapper does not change."""
+    """Keeps a network in training mode, even if this wrapper is in eval mode."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def draw_samples(
     *,
     dropout: bool = False,
 ) -> tuple[Samples, str]:
-    """Samples and their precision: bfloat16 on a GPU, float32 elsewhere.
+    """Draw samples; also returns the precision: bfloat16 on a GPU, float32 elsewhere.
 
     With `dropout` the network stays in training mode, so samples depend on the batch size.
     """
@@ -144,12 +144,12 @@ def draw_samples(
 
 @dataclass(frozen=True)
 class HeldOut(Task):
-    """Held-out sequences in place of samples: the row "data" of a table."""
+    """Held-out sequences used like samples, for the row "data" of a table."""
 
     corpus: Corpus
     length: int
     n: int
-    part: int = 0  # which n of the held-out sequences, so that two parts do not overlap
+    part: int = 0  # index of the part of n held-out sequences; parts do not overlap
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ class Text(Task):
 
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
         path = self._path(resources)
-        # Load it first: the store must not remember the fingerprint of something else.
+        # Load it first, so that the store never records the fingerprint of something else.
         evaluator = load_evaluator(path, self.dtype, str(resources.torch_device()))
         store.check_fingerprint(evaluator_key(self.judge), evaluator_fingerprint(path))
         found = read_samples(store.folder(self.samples) / SAMPLES)
@@ -106,7 +106,7 @@ class MauveScore(Task):
 
 @dataclass(frozen=True)
 class Likelihood(Task):
-    """Negative log-likelihood of held-out sequences, or an upper bound on it."""
+    """The negative log-likelihood of held-out sequences, or an upper bound on it."""
 
     model: Train
     rows: int
@@ -123,7 +123,7 @@ class Likelihood(Task):
 
 @dataclass(frozen=True)
 class TestLikelihood(Task):
-    """The same on a corpus that the model was not trained on.
+    """The likelihood on a corpus that the model was not trained on.
 
     Evaluates the test split of a named corpus if it has one, the held-out part of a prepared
     corpus, and all of a file.
@@ -180,7 +180,7 @@ class Context(Task):
 
 @dataclass(frozen=True)
 class Updates(Task):
-    """How often a solver changes a token, and how often it reverts a change."""
+    """How often a solver updates a token, and how often it reverts an update."""
 
     model: Train
     choice: SolverChoice
@@ -198,9 +198,10 @@ class Updates(Task):
 
 @lru_cache(maxsize=1)
 def known_molecules(name: str, length: int) -> tuple[CanonicalSet, str]:
-    """All molecules but those held out, and the fingerprint of the data of models of this length.
+    """All molecules that are not held out, and the fingerprint of the data at this length.
 
-    Molecules that are too long for the models are known too, or samples of them would be novel.
+    This includes molecules that are too long for the models; otherwise samples of them would be
+    novel.
     """
     data = load(name, length=length)
     held_out = set(canonical_texts(data, "valid"))

@@ -1,4 +1,4 @@
-"""Training as a task."""
+"""The task that trains a model."""
 
 import json
 import signal
@@ -68,7 +68,7 @@ class Train(Task):
         }
 
 
-# Recipes that agree in these fields can reuse compiled code.
+# Recipes with equal values of these fields can reuse compiled code.
 _COMPILED_FIELDS = (
     *("method", "block", "time", "source", "model", "learned_positions", "length", "dropout"),
     *("batch_size", "accumulation", "precision", "compile"),
@@ -77,7 +77,7 @@ _last_compiled: list[Any] = []
 
 
 def _reset_compiler(recipe: Recipe) -> None:
-    """Discard code compiled for other networks: it counts towards the recompile limit."""
+    """Discard code compiled for other networks, which counts towards the recompile limit."""
     fields = [getattr(recipe, name) for name in _COMPILED_FIELDS]
     if fields != _last_compiled:
         torch.compiler.reset()
@@ -85,13 +85,13 @@ def _reset_compiler(recipe: Recipe) -> None:
 
 
 class Stopped(Exception):
-    """The training has reached the step after which it was to stop."""
+    """Training has reached its last requested step."""
 
 
 class Snapshots(Logger):
     """Saves the averaged model after the given steps, and stops after step `until` if it is not 0.
 
-    A step is logged and validated after this logger has seen it, so it is the next one that stops.
+    This logger is called before a step is logged and validated, so training stops in the next step.
     """
 
     def __init__(self, run: Run, steps: tuple[int, ...], folder: Path, until: int = 0) -> None:
@@ -109,7 +109,7 @@ class Snapshots(Logger):
 def load_model(
     task: Train, store: Store, resources: Resources, snapshot: int | None = None
 ) -> Pretrained:
-    """The model that a task trained, or its snapshot after some step, on the worker's device."""
+    """Load the model that a task trained, or a snapshot of it, on the worker's device."""
     name = "model" if snapshot is None else f"model-{snapshot}"
     return load_trained(store.folder(task) / name, resources.torch_device())
 
@@ -117,7 +117,7 @@ def load_model(
 def load_corpus(
     corpus: Corpus, length: int, store: Store, resources: Resources, cache: CacheMode = True
 ) -> TokenData:
-    """A corpus in sequences of `length` tokens; raises if the store used a different corpus."""
+    """Load a corpus as sequences of `length` tokens; raises if the store used another corpus."""
     path = resources.corpus(corpus)
     # Without a tokenizer for text, a .txt file would be read as molecules.
     tokenizer = "gpt2" if corpus == "text" and file_type(Path(path)) == ".txt" else None

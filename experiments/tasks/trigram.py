@@ -1,4 +1,4 @@
-"""A second evaluator of text, not of the first one's family, and overlap with training text."""
+"""A second evaluator of text from a different model family, and overlap with training text."""
 
 import importlib
 import math
@@ -26,8 +26,8 @@ LogProb = Callable[[list[str]], float]
 class Trigram(Task):
     """Perplexity per word under CMU Sphinx's trigram model of US English.
 
-    The model comes with the package `pocketsphinx`. It has no punctuation and no numbers, which
-    separate contexts, as unknown words do. The fraction of unknown words is reported.
+    The model comes with the package `pocketsphinx`. It has no punctuation and no numbers; like
+    unknown words, they end the context. The fraction of unknown words is also reported.
     """
 
     samples: Sample | HeldOut

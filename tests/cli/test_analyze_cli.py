@@ -194,12 +194,12 @@ def test_invalid_input(folder: Path, tmp_path: Path) -> None:
         (["analyze"], "an analysis is required: context, updates"),
         (["analyze", "mood"], "unknown analysis 'mood'; choose from context, updates"),
         (["perplexity", text], "data"),
-        (["perplexity", text, "--data"], "no data; give at least one"),
+        (["perplexity", text, "--data"], "give at least one"),
         (["perplexity", "nowhere", "--data", whale], "neither a folder nor a bundled model"),
         ([*bound, "qm9"], "which are the model's: qm9 is read as molecules"),
         (["perplexity", folder / "molecules", "--data", whale], "requested ('smiles', "),
         ([*bound, tmp_path / "no.txt"], "does not exist"),
-        ([*bound, tmp_path / "short"], "was prepared with length=8, requested was 16"),
+        ([*bound, tmp_path / "short"], "was prepared with length=8, but 16 was requested"),
         ([*bound, whale, "--rows", -1], "rows must be an integer >= 0"),
         ([*bound, whale, "--draws", 1], "draws must be an integer >= 2"),
         ([*bound, whale, "--out", full / "mine.json"], "already exists"),
@@ -272,8 +272,8 @@ def test_help() -> None:
         ("perplexity --help", "--draws"),
         ("analyze context --help", "--radius"),
         ("analyze updates --help", "--solvers"),
-        ("analyze --help", "context  Difficulty of masked tokens"),
-        ("analyze --help", "updates  Number of updates per token"),
+        ("analyze --help", "context  How hard masked tokens are"),
+        ("analyze --help", "updates  How often solvers update each token"),
     ):
         ended = command(*line.split())
         assert ended.returncode == 0

@@ -99,7 +99,7 @@ def test_prepare_does_not_overwrite_other_files(tmp_path: Path) -> None:
     again = command("prepare", mine, *flags)
     assert (again.returncode, f"written: {out}" in again.stdout) == (0, True)
     for different in ([other, *flags], [mine, *flags, "--randomized", 2], [mine, "--out", out]):
-        assert "other data or with other options" in rejected("prepare", *different)
+        assert "different data or with different options" in rejected("prepare", *different)
     assert before == (out.stat().st_mtime_ns, out.read_bytes())
     randomized = [mine, *flags, "--randomized", 2, "--seed", 3]
     for more in (["--force"], []):

@@ -21,7 +21,7 @@ GENERAL = {
     "train qm9-debug": "out",
     "train": "usage: cwdfm train RECIPE --out DIR",
     "train --out new qm9-debug": "write `cwdfm train qm9-debug --out",
-    "train --recipe qm9-debug --out new": "the recipe must come first",
+    "train --recipe qm9-debug --out new": "the recipe must be the first argument",
     "train --out new": "write `cwdfm train RECIPE --out DIR ...`",
     "sample --n 2 qm9-mask-small": "write `cwdfm sample MODEL --n ...`",
     "perplexity --data qm9 qm9-mask-small": "the model must be the first",

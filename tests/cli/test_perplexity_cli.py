@@ -256,8 +256,8 @@ def test_another_tokenizer_and_another_length(models: Path, tmp_path: Path) -> N
     prepare(TextFiles.of(tmp_path / "a.txt"), "bytes", 8, tmp_path / "bytes", part="all")
     tokenizers = ("different tokenizer ('characters', ", "('bytes', 257")
     for name, parts in {
-        "chars": (*tokenizers, "with length=8", "was 16"),
-        "bytes": ("was prepared with length=8, requested was 16",),
+        "chars": (*tokenizers, "with length=8", "but 16 was requested"),
+        "bytes": ("was prepared with length=8, but 16 was requested",),
     }.items():
         said = " ".join(rejected("perplexity", models / "mask", "--data", tmp_path / name).split())
         for part in (*parts, "again with the requested values"):

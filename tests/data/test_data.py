@@ -576,7 +576,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "ambiguous-column": ("a.csv", "Name,NAME\nC,C\n", {"column": "name"}, "no column 'name'"),
     "column-of-lines": ("a.smi", "C\nCC", {"column": "x"}, "column='x' is only for tables"),
     "nothing-usable": ("a.smi", "?\n!!\n", {}, "read 2, unparsable 2.*line 1: ?"),
-    "one-molecule": ("a.smi", "CC\nC-C\n", {}, "1 usable molecules, at least 2.*duplicate 1"),
+    "one-molecule": ("a.smi", "CC\nC-C\n", {}, "1 usable molecules, but at least 2.*duplicate 1"),
     "all-too-long": ("a.smi", "CCC\nCCO", {"length": 4}, "too_long 2.*larger length"),
     "not-utf8": ("a.smi", b"CC\nCO\nC\xe9\n", {}, r"a\.smi, line 3: byte 0xe9 is not UTF-8"),
     "not-utf8-table": ("a.csv", b"smiles,n\nC,1\nCC,\xff\n", {}, "line 3: byte 0xff"),

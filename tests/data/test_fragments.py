@@ -153,7 +153,10 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "not-smiles": (lambda: Scaffold("C(").check(WORDS, 32), r"'C\(' is not a valid molecule"),
     "valence": (lambda: Scaffold("CO(C)C").check(WORDS, 32), "valence for atom # 1 O, 3"),
     "aromatic": (lambda: Scaffold("n1cccc1").check(WORDS, 32), "kekulize"),
-    "unknown": (lambda: Scaffold("C[Si](C)C").check(WORDS, 32), r"does not know \[SiH\]|\[Si\]"),
+    "unknown": (
+        lambda: Scaffold("C[Si](C)C").check(WORDS, 32),
+        r"vocabulary of the model: \[SiH\]|\[Si\]",
+    ),
     "no-atoms": (lambda: Scaffold("*").check(WORDS, 32), "no atoms"),
     "parts": (lambda: Scaffold("CC.CC").check(WORDS, 32), "several parts"),
     "full": (lambda: Scaffold("FC(F)(F)F").check(WORDS, 32), "cannot be extended"),
@@ -162,7 +165,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "linker-marks": (lambda: Linker("*CC*", "C").check(WORDS, 32), "has 2 marks"),
     "range": (lambda: expand_holes("C*{8,2}"), r"\*\{2,8\}"),
     "range-zero": (lambda: expand_holes("C*{0,2}"), "1 to"),
-    "selfies": (lambda: Scaffold("CC").check(SelfiesTokenizer(("[C]",)), 32), "model of SMILES"),
+    "selfies": (lambda: Scaffold("CC").check(SelfiesTokenizer(("[C]",)), 32), "SMILES model"),
 }
 
 
@@ -232,7 +235,7 @@ def test_command_line_errors(tmp_path: Path) -> None:
             ),
             "is not a valid molecule",
         ),
-        (("--scaffold", "CCP"), "does not know P"),
+        (("--scaffold", "CCP"), "vocabulary of the model: P"),
         (("--scaffold", "CC", "--template", "C*"), "--scaffold and --template cannot be combined"),
         (("--grow", "*C*"), "has 2 marks"),
         (("--template", "C*{1,90}"), "room for"),

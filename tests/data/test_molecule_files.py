@@ -148,10 +148,10 @@ def test_selfies_are_read_back_as_the_same_molecules(tmp_path: Path) -> None:
     assert data.tokenizer != other
     ids = [1, *range(3, data.tokenizer.vocab_size), 2, 0]
     assert canonical(data.tokenizer.decode(ids)) is not None
-    with pytest.raises(InputError, match="models of SMILES"):
+    with pytest.raises(InputError, match="SMILES model"):
         data.tokenizer.encode_template("C[3]")
     data.save(tmp_path / "a.npz")
-    with pytest.raises(InputError, match="representation='selfies', requested was 'smiles'"):
+    with pytest.raises(InputError, match="representation='selfies', but 'smiles' was requested"):
         load(tmp_path / "a.npz", representation="smiles")
     with pytest.raises(InputError, match="differs from that of the tokenizer, 'selfies'"):
         load(tmp_path / "a.smi", tokenizer=data.tokenizer, representation="smiles", cache=False)

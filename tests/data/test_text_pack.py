@@ -369,7 +369,7 @@ def test_prepared_twice(prepared: Path, tmp_path: Path) -> None:
     prepare(Stories(sizes=SIZES), "bytes", 32, prepared, progress=calls.append)
     assert calls == []
     assert (prepared / "train.bin").stat().st_mtime_ns == stamp
-    with pytest.raises(InputError, match="other data or with other options"):
+    with pytest.raises(InputError, match="different data or with different options"):
         prepare(Stories(sizes=SIZES), "bytes", 33, prepared)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").write_text("mine")

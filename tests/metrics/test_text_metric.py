@@ -289,7 +289,7 @@ def test_mauve_equals_the_package() -> None:
 def test_few_samples_cause_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     """One warning, and none from the clustering."""
     extra("mauve")
-    with pytest.warns(UserWarning, match="MAUVE of 120 samples is coarse"):
+    with pytest.warns(UserWarning, match="MAUVE of 120 samples is unreliable"):
         mauve_score(features(0), features(1), resamples=1)
     assert capfd.readouterr().err == ""
 
@@ -640,7 +640,7 @@ WRONG: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     ),
     "mauve-widths": (
         lambda _: mauve_score(features(0)[:, :3], features(1)),
-        "samples have 3 features, reference 6",
+        "samples have 3 features, but reference has 6",
     ),
     "mauve-nan": (lambda _: mauve_score(features(0) * np.nan, features(1)), "must be finite"),
     "mauve-buckets": (lambda _: mauve_score(features(0), features(1), buckets=500), "not exceed"),

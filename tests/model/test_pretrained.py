@@ -119,7 +119,7 @@ def test_invalid_folders(tmp_path: Path) -> None:
     config = tmp_path / "m" / "config.json"
     written = json.loads(config.read_text())
     cases: list[tuple[dict[str, object], str]] = [
-        ({"format": 99}, "newer than this version"),
+        ({"format": 99}, "reads formats up to"),
         ({"method": {"class": "os.system"}}, "'os.system', which this version does not know"),
         ({"method": {"class": "Flow", "speed": 3}}, "sets speed of Flow"),
     ]

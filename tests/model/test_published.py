@@ -145,7 +145,7 @@ def test_a_pickle_never_runs_code(tmp_path: Path, name: str) -> None:
         ("mdlm", {"model_type": "mdlm2"}, "'mdlm2'.*mdlm, duo, udlm, bd3lm, sedd.*nearest is mdlm"),
         ("mdlm", {"model_type": "gpt2"}, "'gpt2'.*nearest is"),
         *(("mdlm", {"vocab_size": n}, f"{n} token ids.*has 7.*tokenizer.json") for n in (6, 9)),
-        ("mdlm", {"vocab_size": 7}, "do not belong together.*embedding"),  # words with the mask
+        ("mdlm", {"vocab_size": 7}, "do not match.*embedding"),  # words with the mask
         ("mdlm", {"n_blocks": 3}, "10 weights differ: 10 are missing .*blocks.2.*0 are unexpected"),
         ("mdlm", {"n_blocks": 1}, "0 are missing .none.*10 are unexpected .blocks.1"),
         ("mdlm", {"n_heads": "many"}, "heads must be an integer"),

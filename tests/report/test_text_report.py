@@ -109,7 +109,7 @@ def test_scores_equal_the_metrics(
         assert cell in place
         assert "held-out text" in place
     assert re.search(r"Euler +8 .* 7 +30\n", printed)
-    assert "MAUVE of 30 texts is coarse" in printed
+    assert "MAUVE of 30 texts is unreliable" in printed
     assert "Text: tiny" in (out / "report.html").read_text()
 
 
@@ -449,7 +449,7 @@ def test_few_samples_have_no_mauve(tmp_path: Path, evaluator: Path, data: Path) 
     file = write_random_samples(tmp_path / "a.jsonl", count=6)
     given = ["--eval-model", evaluator, "--data", data]
     notes = run(file, "--out", tmp_path / "out", *given)["notes"]
-    assert "MAUVE needs 20 texts per side; the data has 6." in notes
+    assert "MAUVE needs 20 texts per set, but the data has 6." in notes
     notes = run(file, "--out", tmp_path / "big", *given, "--reference-size", 9999)["notes"]
     assert "Fewer than 20 samples, so no MAUVE: tiny, Euler, 8 steps." in notes
     assert any("9,999 were requested" in note for note in notes)
@@ -547,7 +547,7 @@ def test_notes_on_scores() -> None:
 
     unscored = ["Samples without a token to score: m, Euler, 8 steps (1)."]
     assert _notes([made_up()], compared(2000, 2000), settings)[-1:] == unscored
-    coarse = "MAUVE of {} texts is coarse; use at least 1,000 for published results."
+    coarse = "MAUVE of {} texts is unreliable; use at least 1,000 for published results."
     assert notes([made_up(samples=1000)], compared(1000, 1000)) == []
     assert notes([made_up(samples=30)], compared(1000, 1000)) == [coarse.format(30)]
     assert notes([made_up(samples=1000)], compared(40, 40)) == [coarse.format(40)]
@@ -558,7 +558,7 @@ def test_notes_on_scores() -> None:
         coarse.format(30),
         "The sets have 30 to 1,000 samples, so their MAUVE scores are not comparable.",
     ]
-    short = "words has only 1,000 held-out windows per side; 1,001 were requested."
+    short = "words has only 1,000 held-out windows for the comparison; 1,001 were requested."
     assert notes([made_up(samples=1000)], compared(1000, 1001)) == [short]
     plain = TextSettings(eval_model="j", mauve="none")
     assert _notes([made_up()], compared(5, 9), plain) == unscored
@@ -710,13 +710,13 @@ def test_wrong_input(
         ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
         ([foreign, *out, "--data", data], "and the samples have different vocabularies"),
         ([good, *out, "--data", little], "2 held-out windows of 12 tokens, too few"),
-        ([long, *out, "--data", data], f"windows of {LENGTH + 4} tokens, the samples have 20"),
+        ([long, *out, "--data", data], f"windows of {LENGTH + 4} tokens, but the samples have 20"),
         ([good, *out, "--data", data, "--mauve", tmp_path / "nowhere"], "there is no folder"),
         ([good, long, *out], "samples of different lengths need separate reports"),
         ([ragged, *out], "sequences of 1 to 2 tokens"),
         ([empty, *out], "sample 2 of"),
         ([hollow, *out], "sample 1 of"),
-        ([bare, *out], "texts without tokens"),
+        ([bare, *out], "no tokens"),
         ([music, *out], "kind 'music'; supported are 'smiles', 'bytes'"),
         ([good, music, *out], "need separate reports"),
         ([good, *out, "--folds", 31], "30 samples cannot be split into 31 folds"),

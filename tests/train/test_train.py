@@ -287,7 +287,7 @@ def test_checkpoint_with_damaged_meta_data_is_skipped(tmp_path: Path) -> None:
 def test_data_must_fit_the_config(tmp_path: Path) -> None:
     data, device = counting(), torch.device("cpu")
     cases = [
-        (recipe(length=32), data, "sequences of 16 tokens, and the config has length 32"),
+        (recipe(length=32), data, "sequences of 16 tokens, but the config has length 32"),
         (recipe(), replace(data, train=data.train[:0]), "no training sequences: all 10"),
         (recipe(), replace(data, valid=data.valid[:0]), "no validation sequences: all 50"),
         (recipe(train_rows=51), data, "train_rows 51 exceeds the 50"),

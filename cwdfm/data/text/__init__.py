@@ -1,1 +1,1 @@
-"""Text corpora, their tokenizers, and their preparation as memory-mapped windows of tokens."""
+"""Text corpora, tokenizers, and packing of text into memory-mapped token windows."""

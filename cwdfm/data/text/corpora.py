@@ -1,6 +1,6 @@
-"""Corpora by name, and `find_corpus`, which also accepts a user's files.
+"""The named corpora, and `find_corpus`, which also accepts a user's files.
 
-A new corpus is a `Corpus`, here or in its own file, and one entry of `CORPORA`.
+To add a corpus, define a `Corpus` here or in its own file, and list it in `_ALL`.
 """
 
 import platform
@@ -21,16 +21,16 @@ _TITLE = re.compile(r" ?= [^=](.*[^=])? = ?")
 _CUTS = {"train": (0, 90), "valid": (90, 95), "test": (95, 100)}  # percent of text8
 _THREE_PARTS = (("train", "train"), ("valid", "validation"), ("test", "test"))
 
-# 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split.
-# The last 100,000 documents are for validation, as is common in work on discrete diffusion.
+# 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split. The last
+# 100,000 documents are used for validation, as is common in work on discrete diffusion.
 OPENWEBTEXT = HubCorpus(name="openwebtext", path="Skylion007/openwebtext", held_out=100_000)
 
-# Educational web pages from Common Crawl (Penedo et al. 2024), the sample of 10 billion tokens.
-# It has no split, so one document in 20 is held out; see `pack`.
+# Educational web pages from Common Crawl (Penedo et al. 2024): the sample of 10 billion tokens. It
+# has no split, so one document in 20 is held out (see `pack`).
 FINEWEB_EDU = HubCorpus(name="fineweb-edu", path="HuggingFaceFW/fineweb-edu", config="sample-10BT")
 
-# Passages whose last word depends on the entire passage (Paperno et al. 2016), one document each.
-# The original is lowercase and tokenized into words; the latter is undone.
+# Passages whose last word depends on the entire passage (Paperno et al. 2016); each is a document.
+# The original is lowercased and word-tokenized. The word tokenization is undone.
 LAMBADA = HubCorpus(
     name="lambada",
     path="cimec/lambada",
@@ -40,9 +40,9 @@ LAMBADA = HubCorpus(
     unit="lines",
 )
 
-# 30 million news sentences in random order (Chelba et al. 2013), one document each. As is common,
-# the hub's test part is used for validation. The revision is the hub's own conversion to parquet,
-# because `datasets` no longer runs the dataset's script.
+# 30 million news sentences in random order (Chelba et al. 2013); each is a document. As is common,
+# the test split on the hub is used for validation. The revision is the hub's conversion to parquet,
+# because `datasets` no longer runs the dataset's loading script.
 LM1B = HubCorpus(
     name="lm1b",
     length=128,
@@ -55,9 +55,9 @@ LM1B = HubCorpus(
 
 
 def articles(rows: Iterable[str]) -> Iterator[str]:
-    """Join the lines of WikiText to articles.
+    """Join the lines of WikiText into articles.
 
-    An article starts with a first-level heading, ` = Title = `, after a blank line.
+    An article starts at a first-level heading, ` = Title = `, that follows a blank line.
     """
     article: list[str] = []
     blank = True
@@ -91,8 +91,9 @@ WIKITEXT_2, WIKITEXT_103 = (
 class Text8(Corpus):
     """100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text.
 
-    Copies are split differently, so the text from the hub or a local folder (`text8.txt`) is joined
-    and split again: 90% for training, the next 5% for validation, the last 5% for testing.
+    Published copies differ in their splits. The text from the hub or a local folder (`text8.txt`)
+    is therefore joined and split again: the first 90% for training, the next 5% for validation and
+    the last 5% for testing.
     """
 
     hub: HubCorpus
@@ -114,9 +115,9 @@ class Text8(Corpus):
 
 @dataclass(frozen=True, kw_only=True)
 class PythonTopics(Corpus):
-    """Python's help topics: English prose included in every Python, for trials without a network.
+    """Python's help topics: English prose shipped with Python, for trying things out offline.
 
-    The texts of `help("STRINGS")` and others: about 80 documents, 500,000 characters.
+    The texts of `help("STRINGS")` and other topics: about 80 documents, 500,000 characters.
     """
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
@@ -154,7 +155,7 @@ def find_corpus(
     folder: str | Path | None = None,
     streaming: bool = False,
 ) -> Corpus:
-    """The corpus of a name, or of a user's files. The options are those of `cwdfm.data.load`."""
+    """Find a corpus by name, or make one of a user's files; see `cwdfm.data.load` for options."""
     corpus = CORPORA.get(str(name_or_path))
     if corpus is None:
         named = f"for corpora by name ({', '.join(CORPORA)}), not for {str(name_or_path)!r}"

@@ -1,4 +1,4 @@
-"""The interface of a text corpus, and detokenizers for corpora distributed as words."""
+"""The interface of a text corpus, and detokenizers for word-tokenized corpora."""
 
 import re
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from cwdfm.data.dataset import Split
 from cwdfm.errors import InputError
 
 _Rules = tuple[tuple[str, str], ...]  # regular expressions and their replacements
-# Only complete pairs within a line: a single quotation mark may open or close a quotation.
+# Only pairs of quotation marks within a line, since a single mark may open or close a quotation.
 _PAIRS = ((r'" ([^"\n]*?) "', r'"\1"'),)
 _SHORT = ((r" n't\b", "n't"), (r" '(s|t|m|d|re|ve|ll|S|T|M|D|RE|VE|LL)\b", r"'\1"))
 _PUNCTUATION = (
@@ -23,7 +23,7 @@ _LAMBADA = ((r"`` ?", '"'), (r" ?''", '"'), (r"` ", "'"))
 
 # Lost information, such as the capitalization of LAMBADA, cannot be restored.
 DETOKENIZERS: dict[str, _Rules] = {
-    # `@-@`, `@,@` and `@.@` in words, spaces at line ends, spaced punctuation.
+    # Undoes `@-@`, `@,@` and `@.@` in words, spaces at line ends, and spaces before punctuation.
     "wikitext": (*_WIKITEXT, *_PAIRS, *_SHORT, *_PUNCTUATION),
     # Penn Treebank conventions, including double backticks for quotation marks.
     "lambada": (*_LAMBADA, *_SHORT, *_PUNCTUATION),
@@ -33,21 +33,21 @@ DETOKENIZERS: dict[str, _Rules] = {
 
 
 def detokenize(text: str, name: str | None) -> str:
-    """Undo a corpus's tokenization into words; with None the text is unchanged."""
-    for pattern, new in DETOKENIZERS[name] if name else ():
-        text = re.sub(pattern, new, text)
+    """Undo the word tokenization of a corpus; `name` is a key of DETOKENIZERS, or None."""
+    for pattern, replacement in DETOKENIZERS[name] if name else ():
+        text = re.sub(pattern, replacement, text)
     return text
 
 
 class Interrupted(InputError):
-    """Preparation stopped for a reason outside the data; the same call resumes it."""
+    """Preparation stopped for a reason other than the data; the same call resumes it."""
 
 
 class Document(NamedTuple):
     """One document of a corpus."""
 
     text: str
-    split: Split | None = None  # None: chosen by the document's number, see `pack`
+    split: Split | None = None  # None: determined by the index of the document (see `pack`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Corpus(ABC):
     name: str
     tokenizer: str = "gpt2"  # default tokenizer
     length: int = 1024  # default length
-    rows: bool = False  # each document is its own sequence, never joined with others
+    rows: bool = False  # each document is its own sequence, not joined with others
     detokenizer: str | None = None  # key of DETOKENIZERS, for corpora tokenized into words
 
     @property
@@ -67,16 +67,16 @@ class Corpus(ABC):
 
     @abstractmethod
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
-        """The documents in corpus order, at most `limit` (of each split, if it has its own).
+        """Yield the documents in order, at most `limit` (per split, if the corpus defines one).
 
-        part: None for the training and validation documents; otherwise only the given part, such
-        as "test", all of it as the split "valid".
+        part: None for the training and validation documents. Otherwise only this part, such as
+            "test", with all its documents in the split "valid".
         """
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
-        """What identifies the raw data: file names and SHA-256, or hub name and revision."""
+        """Identifies the raw data: file names and SHA-256, or hub name and revision."""
 
     def texts(self, part: str | None, limit: int | None) -> Iterator[str]:
         """The detokenized texts of the documents."""
-        return (detokenize(each.text, self.detokenizer) for each in self.documents(part, limit))
+        return (detokenize(d.text, self.detokenizer) for d in self.documents(part, limit))

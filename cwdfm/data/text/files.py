@@ -1,4 +1,4 @@
-"""Text files: plain text, JSON lines, parquet, FASTA, tar archives, folders and globs of them."""
+"""Read text files: plain text, JSON lines, parquet, FASTA, tar archives, folders and globs."""
 
 import glob
 import io
@@ -26,7 +26,8 @@ from cwdfm.data.readers import (
 from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.errors import InputError, check_choice, load_extra, reject_options
 
-# One document of a plain text file. Rows are lines, records or rows of a table, and are not joined.
+# What one document of a plain text file is. Rows are lines, records or table rows; each becomes its
+# own sequence.
 Unit = Literal["file", "paragraphs", "lines", "rows"]
 
 PLAIN = (".txt", ".text", ".md")
@@ -44,14 +45,14 @@ class TextFiles(Corpus):
     """A user's text files, in the order of their paths; see `read_texts` for the formats."""
 
     paths: tuple[Path, ...]
-    column: str = "text"  # of a parquet file, or the field of JSON lines
-    unit: Unit = "file"  # one document of plain text
+    column: str = "text"  # column of a table or parquet file, or field of JSON lines
+    unit: Unit = "file"  # what one document of plain text is
 
     @classmethod
     def of(
         cls, path: str | Path, column: str | None = None, unit: Unit | None = None
     ) -> "TextFiles":
-        """The corpus of a file, of all text files in a folder, or of all that match a glob."""
+        """The corpus of a file, of the text files in a folder, or of those matching a pattern."""
         check_choice("documents", unit or "file", get_args(Unit))
         name = Path(path).name.replace("*", "all")
         paths = tuple(find_files(path, tables=unit == "rows"))
@@ -63,14 +64,16 @@ class TextFiles(Corpus):
             reason = f"for plain text, but {path} has one document per row"
             reject_options(reason, documents=unit)
         unit = "rows" if types <= set(FASTA) else unit or "file"
-        found = cls(name=name, paths=paths, column=column or "text", unit=unit, rows=unit == "rows")
-        return replace(found, tokenizer="chars") if types <= set(FASTA) else found
+        corpus = cls(
+            name=name, paths=paths, column=column or "text", unit=unit, rows=unit == "rows"
+        )
+        return replace(corpus, tokenizer="chars") if types <= set(FASTA) else corpus
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
-        found = (text for path in self.paths for text in read_texts(path, self.column, self.unit))
+        texts = (text for path in self.paths for text in read_texts(path, self.column, self.unit))
         if self.rows:
-            found = (text.strip() for text in found)
-        return (Document(text, None if part is None else "valid") for text in islice(found, limit))
+            texts = (text.strip() for text in texts)
+        return (Document(text, None if part is None else "valid") for text in islice(texts, limit))
 
     def origin(self) -> dict[str, Any]:
         return {
@@ -81,9 +84,9 @@ class TextFiles(Corpus):
 
 
 def find_files(path: str | Path, *, tables: bool = False) -> list[Path]:
-    """The text files of a path, folder or glob, sorted; InputError if there are none.
+    """Find the text files of a path, folder or glob, sorted; raises InputError if there are none.
 
-    tables: whether .csv and .tsv files count as text.
+    tables: whether to treat .csv and .tsv files as text.
     """
     names = (*SUFFIXES, ".csv", ".tsv") if tables else SUFFIXES
     suffixes = f"{', '.join(names)}, also with {', '.join(COMPRESSED)}"
@@ -96,22 +99,24 @@ def find_files(path: str | Path, *, tables: bool = False) -> list[Path]:
             )
         return [root]
     if root.is_dir():
-        what = "is a folder"
-        found = (file.relative_to(root) for file in root.rglob("*"))
-        inside = (root / file for file in found if not re.search(r"(^|/)\.", file.as_posix()))
+        kind = "is a folder"
+        relative = (file.relative_to(root) for file in root.rglob("*"))
+        candidates = (
+            root / file for file in relative if not re.search(r"(^|/)\.", file.as_posix())
+        )
     elif glob.has_magic(str(path)):
-        what = "is a glob pattern"
-        inside = (Path(file) for file in glob.iglob(str(path), recursive=True))  # noqa: PTH207
+        kind = "is a glob pattern"
+        candidates = (Path(file) for file in glob.iglob(str(path), recursive=True))  # noqa: PTH207
     else:
         raise InputError(f"{str(path)!r} does not exist; check the path")
-    files = sorted(file for file in inside if file.is_file() and is_text(file, tables=tables))
+    files = sorted(file for file in candidates if file.is_file() and is_text(file, tables=tables))
     if not files:
-        raise InputError(f"{str(path)!r} {what} without text files; supported are {suffixes}")
+        raise InputError(f"{str(path)!r} {kind} without text files; supported are {suffixes}")
     return files
 
 
 def is_text(path: Path, *, tables: bool = False) -> bool:
-    """Whether the suffix is that of a supported text file."""
+    """Whether the suffix belongs to a supported text format."""
     kind = file_type(path)
     if is_table(path):
         return tables
@@ -119,27 +124,29 @@ def is_text(path: Path, *, tables: bool = False) -> bool:
 
 
 def read_texts(path: Path, column: str, unit: Unit) -> Iterator[str]:
-    """The documents of a file; the suffix selects the format."""
+    """Yield the documents of a file, whose suffix selects the format."""
     kind = file_type(path)
     if kind == ".parquet":
         yield from read_parquet(path, column)
     elif is_table(path):
         yield from (text for _, text in read_column(path, column))
     elif kind in ARCHIVES:
-        yield from _archive(path, column, unit)
+        yield from _read_archive(path, column, unit)
     else:
         with opened(path) as file:
-            yield from _stream(file, str(path), kind, column, unit)
+            yield from _read_stream(file, str(path), kind, column, unit)
 
 
-def _stream(file: IO[bytes], place: str, kind: str, column: str, unit: Unit) -> Iterator[str]:
-    lines = decoded(file, place, newline=None)
+def _read_stream(
+    file: IO[bytes], location: str, kind: str, column: str, unit: Unit
+) -> Iterator[str]:
+    lines = decoded(file, location, newline=None)
     if kind in JSON_LINES:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _field(line, column, f"{place}, line {number}")
+                yield _json_field(line, column, f"{location}, line {number}")
     elif kind in FASTA:
-        yield from _fasta(lines, place)
+        yield from _read_fasta(lines, location)
     elif unit == "file":
         yield "".join(lines)
     elif unit in ("lines", "rows"):
@@ -150,18 +157,18 @@ def _stream(file: IO[bytes], place: str, kind: str, column: str, unit: Unit) -> 
                 yield "".join(group).rstrip("\n")
 
 
-def _fasta(lines: Iterator[str], place: str) -> Iterator[str]:
-    """The sequences of a FASTA file: each has a line `>name`, and may span several lines."""
+def _read_fasta(lines: Iterator[str], location: str) -> Iterator[str]:
+    """Yield the sequences of a FASTA file: each starts with `>name` and may span several lines."""
     parts: list[str] | None = None
     for number, line in enumerate(lines, start=1):
         if line.startswith(">"):
             if parts is not None:
                 yield "".join(parts)
             parts = []
-        elif line.strip() and not line.startswith(";"):  # a comment
+        elif line.strip() and not line.startswith(";"):  # lines with ; are comments
             if parts is None:
                 raise InputError(
-                    f"{place}, line {number}: a FASTA file must start with a line '>name', got "
+                    f"{location}, line {number}: a FASTA file must start with a line '>name', got "
                     f"{line.strip()[:40]!r}; check the file"
                 )
             parts += line.split()
@@ -169,30 +176,30 @@ def _fasta(lines: Iterator[str], place: str) -> Iterator[str]:
         yield "".join(parts)
 
 
-def _field(line: str, column: str, place: str) -> str:
+def _json_field(line: str, column: str, location: str) -> str:
     expected = f'each line must be a JSON object such as {{"{column}": "..."}}'
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError also for numbers of many digits
-        raise InputError(f"{place}: not JSON ({error}); {expected}") from error
+    except (ValueError, RecursionError) as error:  # also a ValueError: numbers with too many digits
+        raise InputError(f"{location}: not JSON ({error}); {expected}") from error
     if not isinstance(row, dict):
-        raise InputError(f"{place}: {expected}, got a {type(row).__name__}; check the file")
+        raise InputError(f"{location}: {expected}, got a {type(row).__name__}; check the file")
     if column not in row:
         raise InputError(
-            f"{place}: there is no field {column!r}, only {', '.join(map(repr, row)) or 'none'}; "
-            f"name the field that contains the text with column=",
+            f"{location}: there is no field {column!r}, only {', '.join(map(repr, row)) or 'none'}"
+            f"; name the field that contains the text with column=",
             fields=("column",),
         )
-    return as_text(row[column], column, place)
+    return as_text(row[column], column, location)
 
 
-def as_text(value: object, column: str, place: str) -> str:
+def as_text(value: object, column: str, location: str) -> str:
     """Check that a value is valid text; null becomes a blank document."""
     if value is None:
         return ""
     if not isinstance(value, str):
         raise InputError(
-            f"{place}: {column!r} must be a string, got {type(value).__name__}; name the field "
+            f"{location}: {column!r} must be a string, got {type(value).__name__}; name the field "
             f"that contains the text with column=",
             fields=("column",),
         )
@@ -200,21 +207,21 @@ def as_text(value: object, column: str, place: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{place}: {column!r} contains an unpaired surrogate at character {error.start}; fix "
-            f"or remove the line"
+            f"{location}: {column!r} contains an unpaired surrogate at character {error.start}; "
+            f"fix or remove the line"
         ) from None
     return value
 
 
 def parquet_columns(path: Path) -> list[str]:
-    """The names of the columns of a parquet file."""
+    """The column names of a parquet file."""
     with _open_parquet(path) as file:
         names: list[str] = file.schema_arrow.names
         return names
 
 
 def read_parquet(path: Path, column: str, *, texts: bool = True) -> Iterator[str]:
-    """The values of a column of strings; without `texts`, of any type, null as ""."""
+    """Yield the values of a column, which must be strings if `texts`; null becomes ""."""
     number = 0
     with _open_parquet(path) as file:
         if column not in (names := file.schema_arrow.names):
@@ -239,22 +246,22 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         ) from error
 
 
-def _archive(path: Path, column: str, unit: Unit) -> Iterator[str]:
+def _read_archive(path: Path, column: str, unit: Unit) -> Iterator[str]:
     """The documents of the text files in a tar archive, in archive order."""
-    short = {".tgz": ".gz", ".txz": ".xz"}.get(path.suffix.lower())
+    compression = {".tgz": ".gz", ".txz": ".xz"}.get(path.suffix.lower())
     members = 0
     try:
-        with opened(path, short) as file, tarfile.open(fileobj=file, mode="r|") as archive:
+        with opened(path, compression) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             for member in archive:
                 inner = PurePath(member.name)
                 kind = "" if inner.name.startswith(".") else inner.suffix.lower()
                 if not member.isfile() or kind not in IN_ARCHIVES:
                     continue
                 content = archive.extractfile(member)
-                assert content is not None  # because it is a file
+                assert content is not None  # not None for a file
                 members += 1
                 data = io.BytesIO(content.read())  # members of a stream cannot be wrapped
-                yield from _stream(data, f"{path}: {member.name}", kind, column, unit)
+                yield from _read_stream(data, f"{path}: {member.name}", kind, column, unit)
     except tarfile.TarError as error:
         raise InputError(
             f"{path} is not a complete tar archive, after {members} text files: {error}; copy it "

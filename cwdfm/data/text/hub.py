@@ -12,27 +12,27 @@ from cwdfm.data.text.corpus import Corpus, Document, Interrupted
 from cwdfm.data.text.files import Unit, as_text, find_files, read_texts
 from cwdfm.errors import InputError, load_extra
 
-# Prefixes of the local file names of each part, besides the hub's name of the part.
+# File name prefixes of each part in a local folder, in addition to the name of the part on the hub.
 _PREFIXES = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",), "all": ("text8",)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubCorpus(Corpus):
-    """A dataset of the hub, memory-mapped or streamed, or a local folder with its files.
+    """A dataset on the hub, memory-mapped or streamed, or a local folder with its files.
 
-    The local folder is `folder`, or `$CWDFM_DATA/NAME` if it exists. It contains files or folders
-    `train*`, `valid*` (or `dev*`) and `test*` in any format of `read_texts`.
+    The local folder is `folder`, or `$CWDFM_DATA/NAME` if that exists. It must contain files or
+    folders `train*`, `valid*` (or `dev*`) and `test*` in a format that `read_texts` supports.
     """
 
-    path: str  # on the hub
+    path: str  # name on the hub
     config: str | None = None
     revision: str | None = None  # None: the latest
     column: str = "text"
     # (our name: train, valid or test; the hub's name)
     parts: tuple[tuple[str, str], ...] = (("train", "train"),)
-    held_out: int | None = None  # number of documents at the end of `train` used for validation
-    unit: Unit = "file"  # one row of a plain text file
-    group: Callable[[Iterable[str]], Iterator[str]] | None = None  # joins rows to documents
+    held_out: int | None = None  # last documents of `train`, used for validation
+    unit: Unit = "file"  # what one row of a local plain text file is
+    group: Callable[[Iterable[str]], Iterator[str]] | None = None  # joins rows into documents
     folder: Path | None = None
     streaming: bool = False
 
@@ -47,9 +47,9 @@ class HubCorpus(Corpus):
             cut = self._count() - self.held_out
             if cut <= 0:
                 raise InputError(
-                    f"{self.name} has {cut + self.held_out:,} documents here, but its last "
-                    f"{self.held_out:,} are held out for validation; give the complete corpus, or "
-                    f"load these files by their path"
+                    f"{self.name} has only {cut + self.held_out:,} documents here, but its last "
+                    f"{self.held_out:,} are held out for validation; provide the complete corpus, "
+                    f"or load these files by their path"
                 )
             yield from self._part("train", "train", cut if limit is None else min(cut, limit))
             yield from self._part("train", "valid", limit, start=cut)
@@ -71,7 +71,7 @@ class HubCorpus(Corpus):
     def _part(
         self, part: str, split: Split | None, limit: int | None, start: int = 0
     ) -> Iterator[Document]:
-        """At most `limit` documents of a part, after the first `start`."""
+        """Yield at most `limit` documents of a part, skipping the first `start`."""
         return (Document(text, split) for text in islice(self._texts(part, start), limit))
 
     def _texts(self, part: str, start: int = 0) -> Iterator[str]:
@@ -81,8 +81,8 @@ class HubCorpus(Corpus):
 
     def _rows(self, part: str, start: int = 0) -> Iterator[str]:
         if (files := self._files(part)) is not None:
-            found = (text for file in files for text in read_texts(file, self.column, self.unit))
-            yield from islice(found, start, None)
+            texts = (text for file in files for text in read_texts(file, self.column, self.unit))
+            yield from islice(texts, start, None)
             return
         rows = self._call("load_dataset", split=dict(self.parts)[part], streaming=self.streaming)
         if rows.column_names is not None and self.column not in rows.column_names:
@@ -94,18 +94,18 @@ class HubCorpus(Corpus):
                 yield as_text(row[self.column], self.column, f"{self.path}, {part}, row {number}")
         except InputError:
             raise
-        except Exception as error:  # of many types, when streaming
+        except Exception as error:  # streaming raises many types
             raise Interrupted(
                 f"reading {self.path} from the hub failed after row {number:,} "
-                f"({summarize_error(error)}); repeat the call to resume from there"
+                f"({summarize_error(error)}); run the same call again to resume from there"
             ) from error
 
     def _count(self) -> int:
         """The number of training documents."""
         if self._folder() is None:
             info = self._call("load_dataset_builder").info.splits
-            if info and (found := info[dict(self.parts)["train"]].num_examples):
-                return int(found)
+            if info and (count := info[dict(self.parts)["train"]].num_examples):
+                return int(count)
         return sum(1 for _ in self._texts("train"))
 
     def _folder(self) -> Path | None:
@@ -120,17 +120,17 @@ class HubCorpus(Corpus):
             return None
         files = find_files(folder)
         prefixes = (*_PREFIXES[part], dict(self.parts)[part])
-        found = [f for f in files if f.relative_to(folder).parts[0].lower().startswith(prefixes)]
-        if not found and len(self.parts) == 1:
+        matching = [f for f in files if f.relative_to(folder).parts[0].lower().startswith(prefixes)]
+        if not matching and len(self.parts) == 1:
             return files
-        if not found:
+        if not matching:
             raise InputError(
                 f"{folder} has no files for the part {part!r} of {self.name}: their names start "
                 f"with {' or '.join(dict.fromkeys(prefixes))}; add them, or load another part with "
                 f"part='test' or part='valid'",
                 fields=("part",),
             )
-        return found
+        return matching
 
     def _call(self, function: str, **options: Any) -> Any:
         """Call a function of the datasets library for this dataset."""
@@ -140,9 +140,9 @@ class HubCorpus(Corpus):
         except Exception as error:  # many types: no network, unknown name, unknown part
             files = ", ".join(f"{_PREFIXES[part][0]}.*" for part, _ in self.parts)
             raise InputError(
-                f"cannot get {self.name} ({self.path}) from the hub ({summarize_error(error)}); on "
-                f"a machine without access to it, put the files {files} (.parquet, .jsonl or .txt, "
-                f"also compressed) into a folder {self.name}, and set CWDFM_DATA to its parent "
-                f"folder, or give the folder itself with folder=",
+                f"cannot load {self.name} ({self.path}) from the hub ({summarize_error(error)}); "
+                f"without access to the hub, put the files {files} (.parquet, .jsonl or .txt, also "
+                f"compressed) into a folder {self.name}, and set CWDFM_DATA to its parent folder, "
+                f"or pass the folder itself with folder=",
                 fields=("folder",),
             ) from error

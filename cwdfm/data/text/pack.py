@@ -1,18 +1,18 @@
 """Pack documents into windows of N tokens.
 
-Documents, each followed by an end-of-text token, are concatenated and cut into windows, so no
-tokens are lost. Only the last window of a split is padded, with end-of-text tokens. The result does
-not depend on the number of workers, or on interruptions.
+Documents are concatenated, each followed by an end-of-text token, and cut into windows. No tokens
+are lost. Only the last window of a split is padded, with end-of-text tokens. The result does not
+depend on the number of workers or on interruptions.
 
-If a corpus has no split, one document of each 20 consecutive ones is held out, chosen by
-the seed (of the first 20, the last one). If this holds out nothing because there are too few
-documents, the last 5% of the windows are held out instead; a document may then be in both splits.
+If a corpus has no split, the seed selects one document to hold out from every 20 consecutive ones
+(from the first 20, always the last). With fewer than 20 documents this holds out nothing, and the
+last 5% of the windows are held out instead; a document may then be in both splits.
 
 With a `RowTokenizer`, each document is its own window, padded with end-of-text tokens, and
-documents that are too long are left out.
+documents that are too long are dropped.
 
 `report` counts documents (`read` = `blank` + `too_long` + `kept`), windows (`train`, `valid`) and
-tokens: `tokens` includes the end-of-text tokens of documents, `filled` is the padding of windows.
+tokens (`tokens` includes the end-of-text token of each document; `filled` is padding).
 """
 
 import hashlib
@@ -46,25 +46,25 @@ _ROWS = 1 << 12  # rows copied at a time
 
 
 def split_of(number: int, seed: int) -> Split:
-    """The split of a document, by its number in the corpus (from 0)."""
-    block, place = divmod(number, HELD_OUT)
+    """The split of the document with this index in the corpus."""
+    block, offset = divmod(number, HELD_OUT)
     drawn = int.from_bytes(hashlib.sha256(f"{seed}/{block}".encode()).digest()[:8], "big")
-    # The last one of the first block, so that fewer than 20 documents are all for training.
-    return "valid" if place == (drawn % HELD_OUT if block else HELD_OUT - 1) else "train"
+    # In the first block hold out the last document, so that fewer than 20 are all for training.
+    return "valid" if offset == (drawn % HELD_OUT if block else HELD_OUT - 1) else "train"
 
 
 def append(file: BinaryIO, ids: NDArray[Any]) -> None:
-    """Append ids to a file. numpy's `tofile` would not report why a write failed."""
+    """Append ids to a file. Unlike numpy's `tofile`, errors say why the write failed."""
     file.write(np.ascontiguousarray(ids).data)
 
 
 def held_out_padding(data: TokenData) -> tuple[int, int] | None:
-    """(row, count): the padded held-out window and its number of padding tokens; None without one.
+    """Find the padded held-out window: (row, number of padding tokens), or None without padding.
 
-    It was the last window before shuffling. The padding follows the end-of-text token of the last
+    It is the last window before shuffling. Its padding follows the end-of-text token of the last
     document.
     """
-    is_rows = isinstance(data.tokenizer, RowTokenizer)  # padding is part of every row
+    is_rows = isinstance(data.tokenizer, RowTokenizer)  # there, padding belongs to each row
     if is_rows or not data.report.get("filled") or not len(data.valid):
         return None
     row = int(_order(len(data.valid), data.source["seed"]).argmax())
@@ -74,7 +74,7 @@ def held_out_padding(data: TokenData) -> tuple[int, int] | None:
 
 
 def _order(rows: int, seed: int) -> NDArray[np.int64]:
-    """The random order of held-out windows, which makes any prefix a random sample."""
+    """The random order of the held-out windows: any prefix of them is a random sample."""
     return np.random.default_rng(seed).permutation(rows)
 
 
@@ -84,12 +84,12 @@ class Packing:
 
     corpus: Corpus
     tokenizer: TextTokenizer
-    source: dict[str, Any]  # what the result depends on: length, part, limit, seed, ...
+    source: dict[str, Any]  # everything that determines the result: length, part, limit, seed, ...
     work: Path
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of the ids in files."""
+        """The dtype of the ids in the files."""
         return token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
 
     @property
@@ -108,11 +108,11 @@ class Packing:
         encoder = Encoder(self.tokenizer, self.corpus.detokenizer, row_length)
         unsaved = 0
         with self._streams["train"].open("ab") as train, self._streams["valid"].open("ab") as valid:
-            for ids, found in encode(self._documents(counts["read"]), encoder, workers):
+            for ids, new in encode(self._documents(counts["read"]), encoder, workers):
                 append(train, ids["train"])
                 append(valid, ids["valid"])
-                counts += found
-                unsaved += found["train"] + found["valid"]
+                counts += new
+                unsaved += new["train"] + new["valid"]
                 if unsaved >= _SAVE_EVERY:
                     self._save(counts, train, valid)
                     unsaved = 0
@@ -122,8 +122,8 @@ class Packing:
         return self._write_windows(counts)
 
     def _documents(self, start: int) -> Iterator[tuple[Split, str]]:
-        found = self.corpus.documents(self.source["part"], self.source["limit"])
-        for number, document in enumerate(islice(found, start, None), start=start):
+        documents = self.corpus.documents(self.source["part"], self.source["limit"])
+        for number, document in enumerate(islice(documents, start, None), start=start):
             yield document.split or split_of(number, self.source["seed"]), document.text
 
     @property
@@ -131,7 +131,7 @@ class Packing:
         return content_digest([self.source, self.tokenizer.identity])
 
     def _resume(self) -> Counter[str]:
-        """Truncate the files to the saved counts and return these, or start from scratch."""
+        """Truncate the files to the saved counts, or to zero, and return the counts."""
         width, counts = self.dtype.itemsize, Counter[str]()
         with suppress(OSError, ValueError, TypeError, AttributeError):
             saved = read_json(self.work / PROGRESS)
@@ -145,7 +145,7 @@ class Packing:
         return counts
 
     def _save(self, counts: Counter[str], *files: BinaryIO) -> None:
-        """Save the counts of what is in the files. Data beyond them are discarded."""
+        """Flush the files and save their counts. When resuming, data beyond them is discarded."""
         for file in files:
             file.flush()
             os.fsync(file.fileno())
@@ -174,11 +174,8 @@ class Packing:
         return {**documents, **rows, "tokens": tokens, "filled": filled}
 
     def _check(self, counts: Counter[str], rows: dict[str, int]) -> None:
-        name, length, training = (
-            self.corpus.name,
-            self.source["length"],
-            self.source["part"] is None,
-        )
+        name, length = self.corpus.name, self.source["length"]
+        training = self.source["part"] is None
         if not sum(rows.values()):
             raise InputError(
                 f"{name} contains no text: {counts['read']:,} documents were read, "
@@ -193,17 +190,17 @@ class Packing:
             )
         if training and sum(rows.values()) < 2:
             raise InputError(
-                f"{name} has {counts['train']:,} tokens, only one window of length {length}; at "
-                f"least 2 are required (one to train on, one to hold out): use a smaller length, "
-                f"or more text"
+                f"{name} has {counts['train']:,} tokens, which is only one window of length "
+                f"{length}; at least 2 are required (one to train on, one to hold out): use a "
+                f"smaller length, or more text"
             )
 
     def _shuffle(self, path: Path, start: int, rows: int) -> None:
-        """Copy `rows` windows of a file, from window `start` on, to valid.bin in random order."""
+        """Copy windows start..start + rows of a file to valid.bin in random order."""
         x = np.memmap(path, self.dtype, "r", shape=(start + rows, self.source["length"]))
         order = _order(rows, self.source["seed"])
         with (self.work / "valid.bin").open("wb") as file:
-            for place in range(0, rows, _ROWS):
-                append(file, x[start + order[place : place + _ROWS]])
+            for first in range(0, rows, _ROWS):
+                append(file, x[start + order[first : first + _ROWS]])
             file.flush()
             os.fsync(file.fileno())

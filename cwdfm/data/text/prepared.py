@@ -3,8 +3,9 @@
     train.bin  valid.bin    ids, little-endian, [rows, length]
     meta.json               name, tokenizer, report, source, rows, checksums
 
-`prepare` writes such a folder atomically. It resumes interrupted work, and concurrent calls do the
-work once. `open_prepared` reads it; the corpus may be larger than memory.
+`prepare` writes such a folder atomically and resumes after an interruption. If several processes
+call it concurrently, one of them does the work. `open_prepared` memory-maps the folder, so the
+corpus may be larger than memory.
 """
 
 import os
@@ -48,7 +49,7 @@ from cwdfm.files import (
 )
 
 META = "meta.json"
-# Increase this when the same documents would be prepared differently; cache keys contain it.
+# Part of the cache keys. Increase it with any change that prepares the same documents differently.
 PREPARATION = 1
 MAX_WORKERS = 4096
 
@@ -64,9 +65,10 @@ _VERIFY_UP_TO = 1 << 30  # bytes whose checksum is verified when a folder is ope
 def default_length(
     corpus: Corpus, tokenizer: TextTokenizer | str, part: str | None, limit: int | None
 ) -> int:
-    """Tokens per sequence: `corpus.length`, or for rows at most as many as the longest row needs.
+    """Default tokens per sequence: `corpus.length`, or less for rows if the longest row is shorter.
 
-    A row needs an end-of-text token too. Multiples of 8 are fast on a GPU.
+    For rows, the end-of-text token is included, and the length is rounded up to a multiple of 8,
+    which is fast on a GPU.
     """
     if not corpus.rows:
         return corpus.length
@@ -92,8 +94,8 @@ def prepare(
 ) -> TokenData:
     """Prepare a corpus in the folder `out`, or open it if it is already prepared.
 
-    The options are those of `cwdfm.data.load`. Unfinished work is kept in `out`.part, and the next
-    call resumes it.
+    See `cwdfm.data.load` for the options. Unfinished work is kept in the folder `out`.part, and the
+    next call resumes it.
     """
     check_integer("workers", workers, most=MAX_WORKERS)
     if workers > 1:
@@ -109,13 +111,13 @@ def prepare(
             return done
         check_writable(out)
         with locked(out):
-            if (done := _finished(out, source)) is not None:  # by the previous holder of the lock
+            if (done := _finished(out, source)) is not None:  # prepared while waiting for the lock
                 return done
             work = out.with_name(out.name + ".part")
             open_work(work, _WORK)
             _pack(corpus, tokenizer, source, work, workers, progress)
             if out.exists():
-                out.rmdir()  # it is empty, as checked by `_finished`
+                out.rmdir()  # `_finished` checked that it is empty
             work.rename(out)
             (out / MARKER).unlink(missing_ok=True)
     except OSError as error:
@@ -135,7 +137,7 @@ def _pack(
     workers: int,
     progress: Callable[[int], object] | None,
 ) -> None:
-    """Write a complete prepared folder at `work`, without temporary files."""
+    """Write the files of a prepared folder to `work`, then remove temporary files."""
     try:
         if isinstance(tokenizer, str):
             built = CharacterTokenizer.build(corpus.texts(source["part"], source["limit"]))
@@ -143,7 +145,7 @@ def _pack(
         report = Packing(corpus, tokenizer, source, work).run(workers, progress)
     except Interrupted:
         raise
-    except InputError:  # there is nothing to resume
+    except InputError:  # the input is invalid, so there is nothing to resume
         remove_files(work, _WORK)
         raise
     row_bytes = source["length"] * token_dtype(tokenizer.vocab_size).itemsize
@@ -160,7 +162,7 @@ def _pack(
         "tokenizer": tokenizer.to_json(),
     }
     write_json(work / META, {**meta, "checksum": content_digest(meta)})
-    # The last are of a killed process.
+    # *.part files are left by a process that was killed while writing.
     for file in (work / VALID_STREAM, work / PROGRESS, *work.glob("*.json.*.part")):
         file.unlink(missing_ok=True)
 
@@ -169,7 +171,7 @@ T = TypeVar("T", bound=TextTokenizer | str)
 
 
 def _for_rows(corpus: Corpus, tokenizer: T) -> T | RowTokenizer:
-    """The tokenizer, wrapped in a `RowTokenizer` if each document of the corpus is a sequence."""
+    """Wrap the tokenizer in a `RowTokenizer` if each document of the corpus is its own sequence."""
     if not corpus.rows or isinstance(tokenizer, RowTokenizer | str):
         return tokenizer
     return RowTokenizer(tokenizer)
@@ -184,7 +186,7 @@ def text_source(
     limit: int | None,
     seed: int,
 ) -> dict[str, Any]:
-    """Everything the prepared text depends on; the cache key. InputError for invalid options."""
+    """Everything that determines the prepared text; used as cache key. Checks the options."""
     check_integer("length", length, 2, MAX_LENGTH)
     check_integer("seed", seed, 0)
     if limit is not None:
@@ -201,15 +203,15 @@ def text_source(
 
 
 def _finished(out: Path, source: dict[str, Any]) -> TokenData | None:
-    """The prepared data in `out`; None if it is missing or empty, InputError for other content."""
-    # Before `is_prepared`: another process may finish in between.
+    """The prepared data in `out`; None if it is missing or empty, an InputError if it differs."""
+    # Computed before `is_prepared`, because another process may finish in between.
     occupied = out.is_file() or (out.is_dir() and any(out.iterdir()))
     if is_prepared(out):
         if (data := open_prepared(out)).source == source:
             return data
         raise InputError(
-            f"{out} contains text prepared from other data or with other options; choose a "
-            f"different path, or delete it"
+            f"{out} contains text prepared from different data or with different options; "
+            f"choose a different path, or delete it"
         )
     if occupied:
         raise InputError(f"{out} exists and contains other files; choose a different path")
@@ -222,7 +224,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 def open_prepared(folder: Path) -> TokenData:
-    """Open prepared text, memory-mapped; InputError if the folder is damaged or something else."""
+    """Memory-map prepared text; raises InputError if the folder is damaged or was not prepared."""
     meta = _read_meta(folder)
     tokenizer = tokenizer_from_json(meta.get("tokenizer"))
     dtype = token_dtype(tokenizer.vocab_size)
@@ -238,11 +240,11 @@ def open_prepared(folder: Path) -> TokenData:
 def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any]) -> Tokens:
     path, shape = folder / f"{split}.bin", (meta["rows"][split], meta["length"])
     with readable(path):
-        if not path.is_file():  # a named pipe is not either
+        if not path.is_file():  # also false for a named pipe
             raise damaged(folder, f"{path.name} does not exist or is not a regular file")
         size = path.stat().st_size
     if size != shape[0] * shape[1] * dtype.itemsize:
-        raise damaged(folder, f"{path.name} has {size:,} bytes, not those of {shape} ids")
+        raise damaged(folder, f"{path.name} has {size:,} bytes, which does not match {shape} ids")
     if not shape[0]:
         return np.empty(shape, dtype)
     # Copy on write, because torch warns about read-only arrays.

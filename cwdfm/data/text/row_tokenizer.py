@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowTokenizer(TextTokenizer, kind="rows"):
-    """A text tokenizer for sequences of the form: text, end-of-text token, padding.
+    """A text tokenizer for sequences that consist of a text, an end-of-text token and padding.
 
-    It has the same ids as `inner`. The end-of-text token also pads, so a sequence is decoded up to
-    the first one.
+    It has the same ids as `inner`. Padding consists of end-of-text tokens, so a sequence is decoded
+    up to the first one.
     """
 
     inner: TextTokenizer
@@ -57,7 +57,7 @@ class RowTokenizer(TextTokenizer, kind="rows"):
         return self.inner.decode(takewhile(lambda i: i != self.eos_id, map(int, ids)))
 
     def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
-        """One text per sequence; its padding belongs to it."""
+        """One text per sequence, with its own padding."""
         ids = [self.encode(text) for text in texts]
         for row in ids:
             self.frame(row, length, whole=True)  # raises an error if it does not fit

@@ -1,7 +1,7 @@
-"""Text tokenizers: the common base class, bytes and characters.
+"""Text tokenizers: the base class, and tokenizers for bytes and characters.
 
-Text has a single special token, the end-of-text token. It separates documents and pads the last
-window; as in GPT-2 it serves as begin, end and padding token. Encoding never produces it: the
+Text has one special token, the end-of-text token. As in GPT-2, it is the begin, end and padding
+token: it separates documents and pads the last window. Encoding a text never produces it; the
 characters `<|endoftext|>` in a document are ordinary text.
 """
 
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from cwdfm.data.tokenizer import Tokenizer, hole_size
 from cwdfm.errors import InputError
 
-END = "<|endoftext|>"  # how `decode` shows the end-of-text token of every vocabulary
-MAX_PIECE = 1 << 20  # characters of a piece of text without boundaries
+END = "<|endoftext|>"  # how `decode` shows the end-of-text token, in every vocabulary
+MAX_PIECE = 1 << 20  # maximum characters of a piece of text without boundaries
 
 _ANYWHERE = re.compile("")
-_PART = re.compile(r"[^\[]+|\[\[|\[([0-9]+)\]|\[")  # of a template
+_PART = re.compile(r"[^\[]+|\[\[|\[([0-9]+)\]|\[")  # parts of a template
 
 
 class TextTokenizer(Tokenizer):
@@ -47,7 +47,7 @@ class TextTokenizer(Tokenizer):
 
     @property
     def boundary(self) -> "re.Pattern[str] | None":
-        """Matches where the text before and after can be encoded separately; None: nowhere."""
+        """Matches where a text can be split and its parts encoded separately; None: nowhere."""
         return _ANYWHERE
 
     @abstractmethod
@@ -56,7 +56,7 @@ class TextTokenizer(Tokenizer):
 
     @abstractmethod
     def decode_text(self, ids: Sequence[int]) -> str:
-        """The text of ids without end-of-text tokens."""
+        """Decode ids that contain no end-of-text token."""
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.encode_batch([text])[0].tolist()
@@ -79,7 +79,7 @@ class TextTokenizer(Tokenizer):
         return END.join(map(self.decode_text, parts))
 
     def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
-        """The documents, each followed by the end of text, as a stream that is cut into windows."""
+        """Join the documents, each followed by an end-of-text token, and cut into windows."""
         stream = [i for text in texts for i in (*self.encode(text), self.eos_id)]
         padding = -len(stream) % length
         stream += [self.eos_id] * padding
@@ -88,9 +88,9 @@ class TextTokenizer(Tokenizer):
     def split_text(self, text: str, size: int, most: int = MAX_PIECE) -> Iterator[str]:
         """Split a text into pieces of about `size` characters that can be encoded separately.
 
-        A piece has at most max(2 size, most) characters, even if there is no boundary, as in DNA
-        without spaces; only then may the ids differ from those of the entire text. Encoding takes
-        about a hundred bytes of memory per character of a piece.
+        A piece has at most max(2 size, most) characters. If it contains no boundary, as in DNA
+        without spaces, it is cut anywhere; only then can the ids differ from those of the entire
+        text. Encoding takes about a hundred bytes of memory per character of a piece.
         """
         start = 0
         while self.boundary is not None and len(text) - start > size:
@@ -108,7 +108,7 @@ class TextTokenizer(Tokenizer):
         return encode_holes(template, self.encode, self.words_include_space)
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
-        """The ids as they are if `whole`, else padded with free tokens to `length`."""
+        """The ids unchanged if `whole`, else followed by free tokens up to `length`."""
         if whole and len(ids) > length:
             raise InputError(
                 f"the template has {len(ids)} tokens including holes, but sequences have length "
@@ -127,36 +127,36 @@ class TextTokenizer(Tokenizer):
 def encode_holes(
     template: str, encode: Callable[[str], list[int]], words_include_space: bool
 ) -> list[int | None]:
-    """The ids of a template: `[12]` is a hole of twelve free tokens, None; `[[` is a bracket.
+    """Encode a template: `[12]` is a hole of twelve free tokens (None), and `[[` is a bracket.
 
-    An example is 'The [12] of the [3] was'. If words include the space before them, as in GPT-2's
-    vocabulary, one space before a hole belongs to the hole.
+    For example, 'The [12] of the [3] was'. If the tokens of words include the space before them, as
+    in GPT-2, one space before a hole becomes part of the hole.
     """
     ids: list[int | None] = []
-    given = ""
+    literal = ""
     for match in _PART.finditer(template):
         if match[0] == "[[" or match[0][0] != "[":
-            given += match[0].replace("[[", "[")
+            literal += match[0].replace("[[", "[")
             continue
         if match[1] is None:
             raise InputError(
                 f"the template {template!r} has a bracket at position {match.start()} that "
                 f"does not start a hole; write [12] for twelve free tokens and [[ for a bracket"
             )
-        ids += encode(given.removesuffix(" ") if words_include_space else given)
+        ids += encode(literal.removesuffix(" ") if words_include_space else literal)
         ids += [None] * hole_size(template, match[1])
-        given = ""
+        literal = ""
     if None not in ids:
         raise InputError(
             f"the template {template!r} has no holes; write [12] for twelve free tokens, as "
             f"in 'The [12] of the [3] was'"
         )
-    return ids + encode(given)
+    return ids + encode(literal)
 
 
 @dataclass(frozen=True)
 class ByteTokenizer(TextTokenizer, kind="bytes"):
-    """UTF-8 bytes are the ids 0..255, and 256 is the end of text."""
+    """UTF-8 bytes have the ids 0..255; the end-of-text token has the id 256."""
 
     vocab_size, eos_id = 257, 256
 
@@ -176,7 +176,7 @@ class ByteTokenizer(TextTokenizer, kind="bytes"):
 
 @dataclass(frozen=True)
 class CharacterTokenizer(TextTokenizer, kind="characters"):
-    """Characters are the ids 0, 1, ... in code point order, followed by the end of text."""
+    """Characters have the ids 0, 1, ... in code point order; the end-of-text token comes last."""
 
     characters: str
 
@@ -189,13 +189,13 @@ class CharacterTokenizer(TextTokenizer, kind="characters"):
 
     @classmethod
     def build(cls, texts: Iterable[str]) -> Self:
-        """A tokenizer for the characters of the given texts."""
-        found: set[str] = set()
+        """Build a vocabulary from the characters of texts."""
+        characters: set[str] = set()
         for text in texts:
-            found.update(text)
-        if not found:
+            characters.update(text)
+        if not characters:
             raise InputError("the texts contain no characters; give at least one")
-        return cls("".join(sorted(found)))
+        return cls("".join(sorted(characters)))
 
     @property
     def vocab_size(self) -> int:
@@ -220,8 +220,8 @@ class CharacterTokenizer(TextTokenizer, kind="characters"):
             unknown = "".join(sorted(set(text) - set(self.characters)))
             raise InputError(
                 f"the text {text[:40]!r} contains characters that are not in the vocabulary of "
-                f"{self.vocab_size}: {unknown[:40]!r}; leave it out, or build a vocabulary that "
-                f"has them"
+                f"{self.vocab_size}: {unknown[:40]!r}; leave the text out, or build a vocabulary "
+                f"that includes them"
             )
         return ids
 
