@@ -11,13 +11,10 @@ def find_device(device: torch.device | str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:  # torch's message lists unsupported device types
+    except (RuntimeError, TypeError, ValueError) as error:
+        # torch's own message lists device types that this library does not support.
         raise _invalid(device, "it does not exist") from error
-    # Do not allocate a test tensor: each process of a group would take memory on the first GPU.
+    # Do not allocate a test tensor: every process of a group would use memory on the first GPU.
     if found.type == "cuda" and not torch.cuda.is_available():
         raise _invalid(device, "CUDA is not available")
     count = torch.cuda.device_count() if found.type == "cuda" else 0
