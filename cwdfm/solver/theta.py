@@ -1,18 +1,17 @@
-"""Two-stage solvers (Ren et al. 2025): a second prediction, made within the step, corrects it.
+"""Two-stage solvers (Ren et al. 2025): a second prediction within the step corrects the first.
 
-Both work in the clock of the integrated hazard, in which a coordinate jumps at rate alpha^i to a
-token drawn from p^i = p_{1|t}^i(. | x). Stage one jumps from x to y with the rates of x, for a
-fraction theta of the hazard H. Stage two combines the rates of x and of y at the middle time:
+Time is measured by the integrated hazard, in which a coordinate jumps at rate alpha^i to a token
+drawn from p^i = p_{1|t}^i(. | x). Stage one jumps from x to y with the rates of x, for a fraction
+theta of the hazard H. Stage two combines the rates of x with those of y at the intermediate time:
 
     trapezoidal:  from y, for (1 - theta) H:   (a alpha*^i p*^i - (a - 1) alpha^i p^i)_+,
                   a = 1 / (2 theta (1 - theta))
     RK2:          from x, for H:               c alpha*^i p*^i + (1 - c) alpha^i p^i,
                   c = 1 / (2 theta)
 
-where * marks what belongs to y. Rates are functions of the token, so jumps depend on both
-predictions. The last step reveals everything with one prediction.
+where * marks the quantities of y. The last step reveals everything with one prediction.
 
-The logits of coordinates that may jump are stored: [K, V].
+The logits of the K coordinates that may jump are stored: [K, V].
 """
 
 from abc import abstractmethod
@@ -45,17 +44,20 @@ class TwoStage(DrawOptions, StepSolver):
 
     @abstractmethod
     def check_theta(self) -> None:
-        """Raise an error unless theta is in its range."""
+        """Raise an InputError unless theta is in the range of the method."""
 
     @property
     @abstractmethod
     def coefficients(self) -> tuple[float, float]:
-        """The coefficients of the rates of y and of x in the second stage."""
+        """The coefficients (of y, of x) of the rates in the second stage."""
 
     @property
     @abstractmethod
     def continues(self) -> bool:
-        """Whether the second stage continues from y for the rest of the step, or repeats it."""
+        """Whether the second stage starts from y and covers the rest of the step.
+
+        Otherwise it starts again from x and covers the entire step.
+        """
 
     def take(self, step: Step) -> tuple[State, Info]:
         source, x_BN = step.source, step.tokens
@@ -104,7 +106,7 @@ class TwoStage(DrawOptions, StepSolver):
         x_rate_KV = again.take(alpha_BN)[:, None] * p_KV
         rate_KV = (on_y * again.take(after_BN)[:, None] * q_KV + on_x * x_rate_KV).clamp(min=0)
         moves_K = again.take(clock_BN) < rate_KV.sum(1) * second
-        # A row without any rate does not move; ones only keep its draw defined.
+        # Rows that do not jump may have no positive rate; ones keep their draw well-defined.
         mass_KV = torch.where(moves_K[:, None], rate_KV, 1.0)
         u_K = again.take(step.uniform(Purpose.RENOISE))
         token_K = sample_categorical(mass_KV.log(), u_K, dtype=self.dtype)
@@ -119,7 +121,7 @@ class TwoStage(DrawOptions, StepSolver):
         rows: Positions | None = None,
         logits_KV: Tensor | None = None,
     ) -> Tensor:
-        """alpha [B, N] of the masked coordinates, from logits at `rows` if it needs any."""
+        """alpha [B, N] of the masked coordinates, from the logits at `rows` if they are needed."""
         if self.weight is None:
             return masked_BN.double()
         score: Tensor | float = 0.0
@@ -130,7 +132,7 @@ class TwoStage(DrawOptions, StepSolver):
 
 @dataclass(frozen=True)
 class ThetaTrapezoidal(TwoStage):
-    """The theta-trapezoidal method; see the module.
+    """The theta-trapezoidal method; see the module docstring.
 
     It has order two as long as no rate of the second stage is negative, that is, as long as one
     jump changes the probabilities of other tokens by less than a factor of about two. Otherwise it
@@ -159,8 +161,8 @@ class ThetaTrapezoidal(TwoStage):
 
 @dataclass(frozen=True)
 class ThetaRK2(TwoStage):
-    """The theta-RK2 method; see the module. A coordinate that jumps in the first stage keeps its
-    own rate in the second, where the jump is undone.
+    """The theta-RK2 method; see the module docstring. The second stage undoes the jumps of the
+    first; a coordinate that jumped in the first stage keeps its own rate in the second.
 
     Its order is one: simultaneous jumps of the second stage are independent (see docs/method.md).
     Prefer `ThetaTrapezoidal`.
