@@ -105,7 +105,7 @@ class Path(ABC):
         """
         check_seed(seed)
         check_step(step)
-        # On a GPU, values are validated after all kernels are launched; these tolerate invalid ones.
+        # On a GPU, values are validated after all kernels are launched, which tolerate bad ones.
         check_token_tensor("x_1", x_1)
         batch, length = x_1.shape
         checks = RangeChecks(x_1.device)
