@@ -1,7 +1,7 @@
-"""The linear layers of a transformer's blocks in float8, applied from outside.
+"""Convert the linear layers of a transformer's blocks to float8.
 
 In training the weights stay in float32 and are cast in every call. For sampling they are cast once.
-Attention, norms, modulations and the head do not change.
+Attention, norms, modulations and the head are unchanged.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from cwdfm.ops.dispatch import float8_products
 from cwdfm.ops.float8 import MULTIPLE, Float8Input, InputDtypes, Rows, linear, product, to_rows
 from cwdfm.ops.precision import product_dtype
 
-LAYERS = ("qkv", "out", "up", "down")  # of a block
+LAYERS = ("qkv", "out", "up", "down")  # the linear layers of a block
 
 
 class Float8Linear(nn.Linear):
-    """A linear layer in float8 for training, with the parameters of another one."""
+    """A float8 linear layer for training, which shares the parameters of the original layer."""
 
     input_dtypes: InputDtypes = "both"
 
@@ -29,7 +29,7 @@ class Float8Linear(nn.Linear):
         self.weight, self.bias = layer.weight, layer.bias
 
     def forward(self, x: Tensor | Float8Input) -> Tensor:
-        """The output [..., O] of an input [..., D]."""
+        """The output [..., O] for an input [..., D]."""
         original = x.x if isinstance(x, Float8Input) else x
         assert original is not None
         rows = x.rows if isinstance(x, Float8Input) else None
@@ -39,7 +39,7 @@ class Float8Linear(nn.Linear):
 
 
 class FrozenFloat8Linear(nn.Module):
-    """A linear layer with weights in float8, for sampling: it has no gradient."""
+    """A linear layer with float8 weights for sampling, without gradients."""
 
     input_dtypes: InputDtypes = "float8"
     values: Tensor
@@ -54,7 +54,7 @@ class FrozenFloat8Linear(nn.Module):
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
 
     def forward(self, x: Tensor | Float8Input) -> Tensor:
-        """The output [..., O] of an input [..., D]."""
+        """The output [..., O] for an input [..., D]."""
         if isinstance(x, Float8Input):
             rows, dtype, shape = x.rows, _output_dtype(x.scale), x.values.shape
         else:
@@ -68,12 +68,18 @@ class FrozenFloat8Linear(nn.Module):
 
 
 def train_in_float8(model: DiT, device: torch.device) -> None:
-    """Let the blocks train with products in float8, in place. Parameters keep their names."""
+    """Replace the linear layers of the blocks by `Float8Linear`, in place.
+
+    Parameters keep their names.
+    """
     _replace(model, device, Float8Linear)
 
 
 def freeze_in_float8(model: DiT, device: torch.device) -> None:
-    """Cast the weights of the blocks to float8, in place, to sample. They cannot be saved."""
+    """Cast the weights of the blocks to float8 for sampling, in place.
+
+    The network can then no longer be saved.
+    """
     _replace(model, device, FrozenFloat8Linear)
 
 
@@ -97,7 +103,7 @@ def _replace(model: DiT, device: torch.device, make: Callable[[nn.Linear], nn.Mo
 
 
 def _name(device: torch.device) -> str:
-    """A device with the name and the compute capability of a GPU."""
+    """The type of a device; for a GPU its name and compute capability."""
     if device.type != "cuda":
         return device.type
     major, minor = torch.cuda.get_device_capability(device)
@@ -105,5 +111,5 @@ def _name(device: torch.device) -> str:
 
 
 def _output_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of the product: on a GPU bfloat16, the only one that scales by row support."""
+    """The output dtype: on a GPU bfloat16, the only one that row-wise scales support."""
     return torch.bfloat16 if x.is_cuda else product_dtype(x)

@@ -1,19 +1,19 @@
-"""Matrix products in float8 (e4m3), with one scale per row of each factor.
+"""Matrix products in float8 (e4m3), with one scale per row of either factor.
 
     q(x) = round(x / s),    s_k = max_d |x_kd| / 448
     y = q(x) q(w)^T * s_x s_w^T + b
 
-448 is the largest number of the format. The largest entry of a row keeps four significant bits, and
-so does every entry down to 2^-14 of it; smaller ones lose bits. Because a row of activations is one
-token and a row of weights one output, an outlier affects its own token or output only, and no state
-is carried from step to step.
+448 is the largest number of the format. The largest entry of a row keeps four significant bits, as
+do all entries down to 2^-14 of it; smaller ones lose bits. A row of activations is one token and a
+row of weights one output, so an outlier affects only its own token or output. No state is carried
+from step to step.
 
-The gradient of x is a product in float8 too. That of w, a sum over all tokens, stays in the dtype
+The gradient of x is also a product in float8. That of w, a sum over all tokens, stays in the dtype
 of x: its scales would have to run along the other axis, and casting both factors again costs as
 much time as the faster product saves (see docs/speed.md).
 
-torch.compile fuses the casts with what produces their inputs. The adaptive norm, a kernel that it
-does not trace into, writes float8 itself (see `cwdfm.ops.adaptive_norm`).
+torch.compile fuses the casts with the operations that produce their inputs. It does not trace into
+the kernel of the adaptive norm, which therefore writes float8 itself (`cwdfm.ops.adaptive_norm`).
 
 Shapes: K tokens, D inputs, O outputs.
 """
@@ -25,11 +25,12 @@ from torch import Tensor
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = 448.0
-SMALLEST = 1e-20  # the largest entry of a row is taken to be at least this
-MULTIPLE = 16  # the sizes D and O must be multiples of this
+SMALLEST = 1e-20  # lower bound of a row's largest entry, so that its scale is not zero
+MULTIPLE = 16  # D and O must be multiples of this
 
 
-# What a linear layer needs of its input: the original dtype, float8, or both for gradients.
+# The dtypes in which a linear layer expects its input: the original one, float8, or both in
+# training, where the gradient of the weight needs the original one.
 InputDtypes = Literal["original", "float8", "both"]
 
 
@@ -41,7 +42,7 @@ class Rows(NamedTuple):
 
 
 class Float8Input(NamedTuple):
-    """The input of a linear layer in float8, and in the original dtype where that is needed."""
+    """The input of a linear layer in float8, and also in the original dtype if needed."""
 
     x: Tensor | None  # [..., D]
     values: Tensor  # [..., D] float8
@@ -54,14 +55,14 @@ class Float8Input(NamedTuple):
 
 
 def to_rows(x_KD: Tensor) -> Rows:
-    """A matrix in float8. Rows with NaN or infinite entries become NaN."""
+    """Convert a matrix to float8. Rows with NaN or infinite entries become NaN."""
     x_KD = x_KD.float()
     scale_K1 = x_KD.abs().amax(-1, keepdim=True).clamp(min=SMALLEST) / LARGEST
     return Rows((x_KD / scale_K1).to(FLOAT8), scale_K1)
 
 
 def product(a: Rows, b: Rows, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """a b^T + bias [K, O] for a [K, D] and b [O, D], in `dtype`; on a GPU that must be bfloat16."""
+    """a b^T + bias [K, O] for a [K, D] and b [O, D], in `dtype` (bfloat16 on a GPU)."""
     if a.values.is_cuda:
         return torch._scaled_mm(
             a.values,
@@ -77,9 +78,9 @@ def product(a: Rows, b: Rows, bias: Tensor | None, dtype: torch.dtype) -> Tensor
 
 
 def linear(x: Tensor, rows: Rows | None, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x weight^T + bias [K, O] with gradients, for x [K, D] in the dtype of the result.
+    """Differentiable x weight^T + bias [K, O] for x [K, D], in the dtype of x.
 
-    `rows` is x in float8, if it exists already.
+    `rows` is x in float8, if it has been computed already.
     """
     values, scale = (None, None) if rows is None else rows
     out: Tensor = _Linear.apply(x, values, scale, weight, bias)  # type: ignore[no-untyped-call]
