@@ -165,5 +165,5 @@ def output(path: Path, check: Callable[[], None]) -> Iterator[None]:
 
 
 def output_file(path: Path, *, force: bool) -> AbstractContextManager[None]:
-    """Hold the lock of an output file, which must not exist unless `force` is given."""
+    """Hold the lock of an output file, which must not exist unless `force` is set."""
     return output(path, lambda: check_output_file(path, force=force))

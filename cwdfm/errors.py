@@ -113,7 +113,7 @@ def check_time_range(low: float, high: float) -> None:
 
 
 def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
-    """Require a boolean tensor of one of the given shapes, such as [B, N] or [N]."""
+    """Require a boolean tensor of one of these shapes, such as [B, N] or [N]."""
     if not has_values(mask) or mask.dtype != torch.bool or mask.shape not in shapes:
         one_mask = any(len(shape) == 1 for shape in shapes)
         advice = "use torch.arange(length) < k" if one_mask else "expand a mask over the batch"
@@ -191,21 +191,21 @@ def check_callable(name: str, value: object) -> None:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Require one of the given choices."""
+    """Require one of the choices."""
     valid = isinstance(value, str) and value in choices
     require(valid, name, f"be one of {', '.join(map(repr, choices))}", value)
 
 
 def reject_options(reason: str, **options: object) -> None:
     """Raise an InputError if any option is set, that is, neither None nor False."""
-    given = [
+    passed = [
         f"{name}={value if value is True else repr(str(value))}"
         for name, value in options.items()
         if value is not None and value is not False
     ]
-    if given:
+    if passed:
         raise InputError(
-            f"{' and '.join(given)} {'are' if len(given) > 1 else 'is'} only {reason}; omit it",
+            f"{' and '.join(passed)} {'are' if len(passed) > 1 else 'is'} only {reason}; omit it",
             fields=tuple(options),
         )
 

@@ -208,11 +208,11 @@ def generate_with_fragment(
     `generate_samples` for the options; `progress` covers the first try only.
     """
     check_instance("fragment", fragment, Fragment, "Scaffold('c1ccncc1')")
-    if given := [name for name in ("prompt", "template") if options.pop(name, None)]:
+    if passed := [name for name in ("prompt", "template") if options.pop(name, None)]:
         raise InputError(
-            f"{' and '.join(given)} cannot be combined with a fragment, which has its own "
+            f"{' and '.join(passed)} cannot be combined with a fragment, which has its own "
             f"templates; omit one of them",
-            fields=(*given, "scaffold", "linker", "grow"),
+            fields=(*passed, "scaffold", "linker", "grow"),
         )
     check_integer("n", n)
     tokenizer = fragment.check(trained.tokenizer, length or trained.length)
@@ -295,7 +295,7 @@ def _check_flow_options(
 
 
 def _find_solver(method: Method, solver: object, temperature: float | None) -> object:
-    """Resolve a solver or its name, with the temperature if given; None is the method's default."""
+    """Return a solver, by object or name, with this temperature; None for the method's default."""
     options = {} if temperature is None else {"temperature": temperature}
     if isinstance(solver, str) or (solver is None and options):
         return method.adapt(

@@ -122,7 +122,7 @@ class ClassifierFreeModel(GuidedModel):
 def combine(conditional_kV: Tensor, plain_kV: Tensor, strength: float) -> Tensor:
     """Unnormalized logits of p(. | y)^w p^(1 - w).
 
-    Where either probability is zero, they are those of p(. | y).
+    Where either probability is zero, the logits of p(. | y) are used.
     """
     conditional_kV = conditional_kV.double().log_softmax(-1)
     plain_kV = plain_kV.double().log_softmax(-1)

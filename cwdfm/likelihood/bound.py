@@ -91,7 +91,7 @@ class BoundBatch:
 
     @property
     def end_steps(self) -> range:
-        """Step numbers that seed the noise of the last step; they follow those of the strata."""
+        """The step numbers that seed the noise of the last step, numbered after the strata."""
         return range(self.draws, self.draws + END_DRAWS)
 
 
@@ -201,7 +201,7 @@ def stratified_variance(estimates_DB: Tensor) -> Tensor:
 def stratum_offsets(seed: int, stratum: int, index_B: Tensor) -> Tensor:
     """The offset of each sequence's point within a stratum, float64 [B] in [0, 1).
 
-    Each offset is uniform, and the golden-ratio rotation u + i GOLDEN mod 1 spreads those of any
+    Each offset is uniform. The golden-ratio rotation u + i GOLDEN mod 1 spreads the offsets of
     consecutive sequences evenly.
     """
     zero = torch.zeros(1, dtype=torch.int64, device=index_B.device)

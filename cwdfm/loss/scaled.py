@@ -38,8 +38,8 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
     - "level": the mean of "raw" over the sequence. Late times have more weight, but local context
       has no effect: "raw" is the product of "level" and "joint".
 
-    `fixed` coordinates have weight 0 and are excluded from all means. Weights that need logits use
-    those of the loss, detached.
+    `fixed` coordinates have weight 0 and are excluded from all means. Weights that need logits
+    receive the detached logits of the loss.
     """
 
     weight: Weight

@@ -74,7 +74,7 @@ class SampleRequest:
 
 
 class Method(ABC):
-    """How a network is sampled and scored. Subclasses are frozen dataclasses."""
+    """Defines how a network is sampled and scored. Subclasses are frozen dataclasses."""
 
     default_solver: ClassVar[str]  # name in `cwdfm.solver_config.SOLVERS`
     step_per_token: ClassVar[bool] = False  # whether sampling takes one step per token, no grid
@@ -99,7 +99,7 @@ class Method(ABC):
         return replace(config, num_tokens=self.num_tokens)
 
     def steps(self, requested: int, length: int) -> int:
-        """The number of steps that sampling takes, given the requested number."""
+        """The number of steps that sampling takes if `requested` steps are requested."""
         return requested
 
     def adapt(self, solver: Any, stop: int | None = None) -> Any:

@@ -43,7 +43,7 @@ FLEX_MIN_WIDTH = 16  # smallest head width that its fused kernels support
 
 
 class AttentionPattern(ABC):
-    """Which tokens attend to which in one call of the trunk."""
+    """The attention pattern of one call of the trunk."""
 
     def sequence_length(self, num_inputs: int) -> int:
         """The length of the sequence that `num_inputs` input tokens belong to."""

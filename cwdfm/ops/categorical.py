@@ -161,10 +161,10 @@ def _nucleus_by_sort(p_KV: Tensor, top_p: float) -> Tensor:
 def _nucleus_by_buckets(p_KV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     """The nucleus without sorting the vocabulary, and the rows [K] where it is certainly correct.
 
-    A token's bucket is given by the leading bits of its mass, so larger masses are in higher
-    buckets. The sums of the buckets show in which bucket the nucleus ends, and only that one is
-    sorted. The order of summation differs from `_nucleus_by_sort`. The rounding differences are at
-    most `slack`, and rows in which they could change a comparison are marked as uncertain.
+    The leading bits of a token's mass are its bucket, so larger masses are in higher buckets. The
+    sums of the buckets show in which bucket the nucleus ends, and only that one is sorted. The
+    order of summation differs from `_nucleus_by_sort`. The rounding differences are at most
+    `slack`, and rows in which they could change a comparison are marked as uncertain.
     """
     (rows, vocab), device = p_KV.shape, p_KV.device
     bucket_KV = (p_KV.float().view(torch.int32) >> _SHIFT).clamp(min=0)  # -0.0 and NaN may give < 0

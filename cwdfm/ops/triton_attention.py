@@ -31,7 +31,7 @@ def _copy(source, target, cos, sin, inside, HALF: tl.constexpr, ROTATE: tl.const
 
 @triton.jit(do_not_specialize=["rows", "length"])
 def rotate_parts(
-    q, k, v,  # [B, N, H, d] with the given strides, contiguous heads; v may be None
+    q, k, v,  # [B, N, H, d] with the strides below, contiguous heads; v may be None
     out_q, out_k, out_v,  # [B, N, H, d] with token stride `out_token` and head stride d
     cos, sin,  # [N, d], both halves equal
     q_sequence, q_token, q_head,  # strides
@@ -135,9 +135,9 @@ def attend(
     column = tl.arange(0, 2 * BLOCK_HALF)
     valid = index < N
     halves = valid[:, None] & (pair < HALF)[None, :]
-    whole = valid[:, None] & (column < WIDTH)[None, :]
+    inside = valid[:, None] & (column < WIDTH)[None, :]
     half_at = index[:, None] * (3 * ROW) + pair[None, :]
-    whole_at = index[:, None] * (3 * ROW) + column[None, :]
+    full_at = index[:, None] * (3 * ROW) + column[None, :]
     single_at = index[:, None] * ROW + column[None, :]
     angle_at = index[:, None] * WIDTH + pair[None, :]
 
@@ -146,23 +146,23 @@ def attend(
     s = tl.load(sin + angle_at, mask=halves)
     q1, q2 = _rotated(q + half_at, c, s, halves, HALF)
     k1, k2 = _rotated(q + ROW + half_at, c, s, halves, HALF)
-    v = tl.load(q + 2 * ROW + whole_at, mask=whole, other=0.0)
+    v = tl.load(q + 2 * ROW + full_at, mask=inside, other=0.0)
     if grad is not None:
         grad += sequence * N * ROW + head * WIDTH
-        do = tl.load(grad + single_at, mask=whole, other=0.0)
+        do = tl.load(grad + single_at, mask=inside, other=0.0)
 
     e, total = _exponentials(q1, q2, k1, k2, index, valid, WIDTH, FULL, CAUSAL)
     if grad is None:
         result = tl.dot(e.to(v.dtype), v) * (1.0 / total)[:, None]
         out += sequence * N * ROW + head * WIDTH
-        tl.store(out + single_at, result.to(v.dtype), mask=whole)
+        tl.store(out + single_at, result.to(v.dtype), mask=inside)
     else:
         p = e * (1.0 / total)[:, None]
         dp = tl.dot(do, tl.trans(v))
         ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * WIDTH**-0.5).to(v.dtype)
         dq = out + sequence * N * (3 * ROW) + head * WIDTH
         dv = tl.dot(tl.trans(p.to(v.dtype)), do)
-        tl.store(dq + 2 * ROW + whole_at, dv.to(v.dtype), mask=whole)
+        tl.store(dq + 2 * ROW + full_at, dv.to(v.dtype), mask=inside)
         # Reloaded from the cache: keeping them in registers would reduce occupancy.
         c = tl.load(cos + angle_at, mask=halves)
         s = tl.load(sin + angle_at, mask=halves)

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Triton kernels for Algorithm 1: `prepare` initializes the state, `reveal` draws from it.
 
-`order`, `slot` and the boundaries `border` are those of `cwdfm.path.algorithm1`. The kernels follow
-its loop step by step, so that both choose the same coordinates.
+`order`, `slot` and the bucket boundaries `border` are defined in `cwdfm.path.algorithm1`. The
+kernels follow its loop step by step, so that both choose the same coordinates.
 
 A sequence belongs to one thread: every tensor of `reveal` has one element per thread of a warp. (A
 sequence that is alone in its warp is processed redundantly by all threads.) Loads and stores of a

@@ -44,10 +44,10 @@ def reveal_drawn(
     if isinstance(weight, Neighbor) and fused_device(device):
         check_seed(seed)
         check_step(step)
-        words = (*int32_words(seed, step), int(Purpose.REVEAL), int(Purpose.ORDER))
+        seed_words = (*int32_words(seed, step), int(Purpose.REVEAL), int(Purpose.ORDER))
         tables = _tables(weight, length, device)
         ascending = weight.scale >= 0
-        return reveal.reveal_drawn(fixed, kappa_B, index, words, *tables, ascending=ascending)
+        return reveal.reveal_drawn(fixed, kappa_B, index, seed_words, *tables, ascending=ascending)
     index_B = index_or_arange(index, len(kappa_B), device)
     if fixed is None:
         fixed = torch.zeros(len(kappa_B), length, dtype=torch.bool, device=device)

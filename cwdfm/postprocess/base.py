@@ -51,7 +51,7 @@ class Postprocess(ABC):
     ) -> Samples:
         """Improve `tokens` [B, N], which `solver` and `grid` generated.
 
-        The returned statistics are those of this step alone.
+        The returned statistics cover this step alone.
         """
 
 

@@ -170,7 +170,7 @@ class Solver(ABC):
     ) -> Reveals | None:
         """Draw the step of the time grid at which each coordinate is revealed.
 
-        Returns None unless each coordinate jumps at most once, at a step that does not depend on
+        Returns None unless every coordinate jumps at most once, at a step that does not depend on
         the model. See `precomputed.py`.
         """
         return None

@@ -228,7 +228,7 @@ class Remask(Correction):
 
 
 def leave_out(logits_kV: Tensor, current_k: Tensor, kappa: float, vocab_size: int) -> Tensor:
-    """Logits of p(x_1^i | x_t^-i) from those of p(x_1^i | x_t), with a uniform source.
+    """Convert logits of p(x_1^i | x_t) to logits of p(x_1^i | x_t^-i), for a uniform source.
 
     By Bayes' rule, the current token's logit decreases by log(1 + V kappa / (1 - kappa)).
     """

@@ -77,7 +77,7 @@ class Recording:
         return np.where(level > 0, 2 ** ((level - ALPHA_ONE) / ALPHA_SCALE), np.nan)
 
     def replaced(self, rows: Sequence[int], other: "Recording") -> "Recording":
-        """Replace the sequences `rows` by those of another recording of equal steps and length."""
+        """Replace the sequences `rows` by all sequences of `other`, of equal steps and length."""
         keep = ~np.isin(self.move_sequence, rows)
         own = {name: getattr(self, name)[keep] for name in _ARRAYS if name.startswith("move_")}
         new = {name: getattr(other, name) for name in own}

@@ -71,7 +71,7 @@ class TwoStage(DrawOptions, StepSolver):
             )
         hazard = float(step.schedule.integrated_hazard(step.t, step.t_next))
         first, second = self.theta * hazard, (1 - self.theta if self.continues else 1.0) * hazard
-        on_y, on_x = self.coefficients
+        factor_y, factor_x = self.coefficients
         needs_logits = self.weight is not None and self.weight.needs_logits
         survival = step.schedule.survival(step.t) * torch.tensor(-first).exp()
         middle = float(step.schedule.inverse(1 - survival))
@@ -79,40 +79,44 @@ class TwoStage(DrawOptions, StepSolver):
         rows_x = Positions.of(step.movable)
         if needs_logits:
             logits_KV = step.logits(x_BN, step.times(step.t), rows_x)
-            alpha_BN = self._alpha(step, step.movable, rows_x, logits_KV)
+            alpha_x_BN = self._alpha(step, step.movable, rows_x, logits_KV)
         else:
-            alpha_BN = self._alpha(step, step.movable)
-        jump_BN = step.movable & (step.exponential(Purpose.FORWARD) < alpha_BN * first)
-        left_BN = step.movable & ~jump_BN if source.marks_noise else step.movable
-        again_BN = left_BN if self.continues else step.movable  # where the second stage may jump
-        if not needs_logits:  # the rates are bounded before the model is evaluated
-            after_BN = self._alpha(step, left_BN).where(left_BN, alpha_BN)
-            bound_BN = on_y * after_BN + max(on_x, 0.0) * alpha_BN
-            again_BN = again_BN & (clock_BN < bound_BN * second)
-            rows_x = Positions.of(jump_BN | again_BN)
+            alpha_x_BN = self._alpha(step, step.movable)
+        jump_BN = step.movable & (step.exponential(Purpose.FORWARD) < alpha_x_BN * first)
+        movable_y_BN = step.movable & ~jump_BN if source.marks_noise else step.movable
+        # The coordinates that may jump in the second stage. If alpha needs no logits, it bounds the
+        # rates before the model is evaluated, which excludes some of them.
+        second_BN = movable_y_BN if self.continues else step.movable
+        if not needs_logits:
+            alpha_y_BN = self._alpha(step, movable_y_BN).where(movable_y_BN, alpha_x_BN)
+            bound_BN = factor_y * alpha_y_BN + max(factor_x, 0.0) * alpha_x_BN
+            second_BN = second_BN & (clock_BN < bound_BN * second)
+            rows_x = Positions.of(jump_BN | second_BN)
             logits_KV = step.logits(x_BN, step.times(step.t), rows_x)
         u_K = rows_x.take(step.uniform(Purpose.PROPOSAL))
         y_BN = torch.where(jump_BN, rows_x.replace(x_BN, self.draw(logits_KV, u_K)), x_BN)
 
-        again, where = Positions.of(again_BN), rows_x.flat
-        p_KV = self.probabilities(logits_KV[torch.searchsorted(where, again.flat)])
-        q_KV, rows_y = p_KV.clone(), again
+        rows = Positions.of(second_BN)
+        p_KV = self.probabilities(logits_KV[torch.searchsorted(rows_x.flat, rows.flat)])
+        q_KV, rows_y = p_KV.clone(), rows
         if not self.continues:  # a jump of the first stage does not change its own rate
-            rows_y = Positions.of(again_BN & ~jump_BN)
+            rows_y = Positions.of(second_BN & ~jump_BN)
         logits_y_KV = step.logits(y_BN, step.times(middle), rows_y)
-        q_KV[torch.searchsorted(again.flat, rows_y.flat)] = self.probabilities(logits_y_KV)
+        q_KV[torch.searchsorted(rows.flat, rows_y.flat)] = self.probabilities(logits_y_KV)
         if needs_logits:
-            after_BN = self._alpha(step, left_BN, rows_y, logits_y_KV).where(left_BN, alpha_BN)
-        x_rate_KV = again.take(alpha_BN)[:, None] * p_KV
-        rate_KV = (on_y * again.take(after_BN)[:, None] * q_KV + on_x * x_rate_KV).clamp(min=0)
-        moves_K = again.take(clock_BN) < rate_KV.sum(1) * second
+            alpha_y_BN = self._alpha(step, movable_y_BN, rows_y, logits_y_KV)
+            alpha_y_BN = alpha_y_BN.where(movable_y_BN, alpha_x_BN)
+        rate_x_KV = rows.take(alpha_x_BN)[:, None] * p_KV
+        rate_y_KV = rows.take(alpha_y_BN)[:, None] * q_KV
+        rate_KV = (factor_y * rate_y_KV + factor_x * rate_x_KV).clamp(min=0)
+        moves_K = rows.take(clock_BN) < rate_KV.sum(1) * second
         # Rows that do not jump may have no positive rate; ones keep their draw well-defined.
         mass_KV = torch.where(moves_K[:, None], rate_KV, 1.0)
-        u_K = again.take(step.uniform(Purpose.RENOISE))
+        u_K = rows.take(step.uniform(Purpose.RENOISE))
         token_K = sample_categorical(mass_KV.log(), u_K, dtype=self.dtype)
         base_BN = y_BN if self.continues else x_BN
-        token_K = torch.where(moves_K, token_K, again.take(base_BN))
-        return step.finish(again.replace(base_BN, token_K), rows_x, rows_y)
+        token_K = torch.where(moves_K, token_K, rows.take(base_BN))
+        return step.finish(rows.replace(base_BN, token_K), rows_x, rows_y)
 
     def _alpha(
         self,

@@ -58,7 +58,7 @@ class BestFirst(DrawOptions, StepSolver):
 
     @abstractmethod
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
-        """How many of the masked_B [B] coordinates a step to t_next < 1 reveals, int64 [B].
+        """The number of the masked_B [B] coordinates that a step to t_next < 1 reveals, int64 [B].
 
         `scored` holds the `scores` [B, N], sorted in the order of revealing, with coordinates that
         are not masked last. `stay` is the fraction of the free_B [B] coordinates that the path
@@ -218,7 +218,7 @@ class Threshold(BestFirst):
 
 
 def remaining(free_B: Tensor, stay: float) -> Tensor:
-    """How many of free_B [B] coordinates stay masked: a fraction `stay`, rounded down."""
+    """The number of masked coordinates: the fraction `stay` of free_B [B], rounded down."""
     # The tolerance keeps floor() exact when rounding puts an integer slightly below itself.
     return (free_B.double() * stay + 1e-6).floor().long()
 
