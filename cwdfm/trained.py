@@ -39,7 +39,7 @@ class Trained(Protocol):
 
     @property
     def length(self) -> int:
-        """Tokens per sequence in training."""
+        """The number of tokens per training sequence."""
 
     @property
     def fix_first(self) -> bool:

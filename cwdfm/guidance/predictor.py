@@ -159,7 +159,9 @@ def check_log_h(log_h_M: object, count: int) -> Tensor:
             f"shape ({count},), got {describe(log_h_M)}"
         )
     if bool((log_h_M.isnan() | log_h_M.isposinf()).any()):
-        raise InputError("the predictor returned NaN or +inf; allowed are finite numbers and -inf")
+        raise InputError(
+            "the predictor returned NaN or +inf; log p(y | x_t) must be finite or -inf"
+        )
     return log_h_M
 
 

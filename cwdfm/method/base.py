@@ -82,7 +82,7 @@ class Method(ABC):
     @property
     @abstractmethod
     def num_tokens(self) -> int:
-        """Number of token ids of the network: the vocabulary, plus any special id."""
+        """The number of token ids of the network: the vocabulary, plus special ids if any."""
 
     @property
     def exact(self) -> bool:

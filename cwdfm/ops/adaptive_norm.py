@@ -237,6 +237,6 @@ def _options(h: Tensor, dropout: float) -> dict[str, int]:
 
 
 def _vectors(*vectors: Tensor | None) -> tuple[list[Tensor | None], list[int]]:
-    """The vectors [B, 1, D] with contiguous rows, as the kernels require, and their strides."""
+    """Vectors [B, 1, D] with contiguous rows, which the kernels require, and their strides."""
     rows = [v if v is None or v.stride(-1) == 1 else v.contiguous() for v in vectors]
     return rows, [0 if v is None else v.stride(0) for v in rows]

@@ -181,8 +181,8 @@ class Remask(Correction):
     def check(self, source: Source) -> None:
         if not source.marks_noise:
             raise InputError(
-                f"Remask returns tokens to the mask, and {source} has none; use Corrector, which "
-                f"returns them to noise"
+                f"Remask needs a mask token, and {source} has none; use Corrector, which re-noises "
+                f"tokens"
             )
 
     def times(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:

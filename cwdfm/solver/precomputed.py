@@ -3,9 +3,9 @@
 With a mask source and a weight that needs no logits, the step at which a coordinate is revealed
 does not depend on the revealed tokens, so all reveal steps are drawn first. Sequences then do not
 have to advance in lockstep: in each round every sequence moves to its next step with a reveal, at
-its own time. A batch takes as many model evaluations as its longest sequence has such steps, and
-the host never waits for the result of a round before it launches the next. The samples are
-identical to those of the step-by-step loop.
+its own time. The number of model evaluations of a batch is the largest number of such steps in any
+sequence, and the host never waits for the result of a round before it launches the next. The
+samples are identical to those of the step-by-step loop.
 
 Shapes: B batch, N length, R rounds, K coordinates revealed in a round, M = B N.
 """
