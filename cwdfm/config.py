@@ -40,8 +40,7 @@ def choices_of(field: "dataclasses.Field[Any]") -> Mapping[str, type]:
 def _subconfig(field: "dataclasses.Field[Any]") -> type | None:
     """The class of a field that is itself a config; None for a leaf."""
     factory = field.default_factory
-    is_config = isinstance(factory, type) and dataclasses.is_dataclass(factory)
-    return factory if is_config else None
+    return factory if isinstance(factory, type) and dataclasses.is_dataclass(factory) else None
 
 
 def flatten(config: Any) -> dict[str, Any]:
