@@ -152,7 +152,7 @@ def estimate_bound(
     parts = zip(*(x.split(batch_size) for x in (x_1, fixed, index_B)), strict=True)
     seed = options.get("seed", 0)
     with evaluating(model):
-        results = [terms(BoundBatch(*part, seed, draws)) for part in parts]
+        results = [terms(BoundBatch(x, mask, i, seed, draws)) for x, mask, i in parts]
     nats_B = torch.cat([result.mean_B for result in results])
     variance = float(torch.cat([result.variance_B for result in results]).sum())
     if infinite := int((~nats_B.isfinite()).sum()):
