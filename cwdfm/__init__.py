@@ -1,8 +1,7 @@
 """Context-weighted discrete flow matching: generative models over token sequences.
 
-Training goes data -> path -> model -> loss; generation goes source -> solver -> samples. The public
-names are those of `cwdfm.api`. They are imported when the first of them is used, because torch
-takes seconds to import.
+Training: data -> path -> model -> loss. Generation: source -> solver -> samples. The public names
+are those of `cwdfm.api`, imported on first use because importing torch takes seconds.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ else:
 
     def __getattr__(name):
         """Import all public names, then look up this one."""
-        # Tools ask for names such as __path__ or _repr_html_, which are no reason to import torch.
+        # Do not import torch when a tool probes for __path__, _repr_html_ and the like.
         if "__all__" not in globals() and (name == "__all__" or not name.startswith("_")):
             from importlib import import_module
 

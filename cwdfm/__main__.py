@@ -1,4 +1,4 @@
-"""`python -m cwdfm`: the command line, where the package is not installed."""
+"""`python -m cwdfm`: run the command line without the installed `cwdfm` script."""
 
 from cwdfm.cli.main import main
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def cache_folder() -> Path:
-    """The folder of prepared datasets: `$CWDFM_CACHE`, or `~/.cache/cwdfm`."""
+    """The cache folder for prepared datasets: `$CWDFM_CACHE`, or `~/.cache/cwdfm`."""
     if folder := os.environ.get("CWDFM_CACHE"):
         return Path(folder)
     try:
@@ -47,7 +47,7 @@ class Cache:
     folder: Path
 
     def path(self, name: str, key: object, suffix: str = "") -> Path:
-        """The path of an entry: a readable name, followed by the digest of its key."""
+        """The path of an entry: a sanitized name followed by the digest of its key."""
         readable = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:60]
         return self.folder / f"{readable}-{content_digest(key)[:24]}{suffix}"
 
@@ -77,20 +77,20 @@ def cached(
 ) -> T:
     """Read an entry; if it is missing or damaged, compute it with `make` and write it.
 
-    While one process computes an entry, others that ask for it wait. A damaged entry and an
-    unwritable folder cause a RuntimeWarning, not an error. `read` raises InputError or OSError
-    for damaged files; `write` must be atomic.
+    While one process computes an entry, others that need it wait. A damaged entry or an unwritable
+    folder causes a RuntimeWarning, not an error. `read` must raise InputError or OSError for
+    damaged files, and `write` must be atomic.
     """
-    if (found := _read_entry(path, read)) is not None:
-        return found
+    if (entry := _read_entry(path, read)) is not None:
+        return entry
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(path))
         except OSError as error:
             _warn_not_cached(f"cannot write into {path.parent}: {error}")
             return make()
-        if (found := _read_entry(path, read, warn=False)) is not None:  # built while we waited
-            return found
+        if (entry := _read_entry(path, read, warn=False)) is not None:  # built while waiting
+            return entry
         value = make()
         try:
             write(value, path)

@@ -1,12 +1,12 @@
 """Configs: frozen dataclasses that nest, flatten to named fields, and are stored as JSON.
 
-A nested config has one flat form: the leaves of all its parts, by name. The names are unique, so
-the same name serves as a keyword in Python, a command-line flag and a key in a checkpoint. A part
-with alternatives (a training method, a loss) is declared with `one_of`; the alternative carries a
-field named after the part that says which one it is.
+A nested config flattens to the leaf fields of all its sub-configs. Leaf names are unique, so the
+same name serves as a Python keyword, a command-line flag and a key in a checkpoint. A sub-config
+with alternatives (a training method, a loss) is declared with `one_of`; each alternative has a
+field of the same name that identifies it.
 
-Objects of the library are written with `to_config` as their class name and fields. `from_config`
-builds only classes that its caller lists, so a config file cannot name anything else.
+`to_config` describes an object of the library by its class name and fields. `from_config` builds
+only the classes that its caller lists, so a config file cannot instantiate anything else.
 """
 
 import dataclasses
@@ -19,32 +19,32 @@ C = TypeVar("C")
 
 
 def added(default: Any) -> Any:
-    """A field that was added to a class later. It is stored only where it is not the default.
+    """A field added to a class after release: `to_config` omits it while it has its default.
 
-    This keeps the stored form, and every checksum of it, the same as before the field existed.
+    Configs stored before the field existed, and their checksums, therefore stay the same.
     """
     return dataclasses.field(default=default, metadata={"added": True})
 
 
 def one_of(choices: Mapping[str, type], default: str) -> Any:
-    """A nested config with alternatives: `choices` maps the name of each to its class."""
+    """A sub-config with alternatives: `choices` maps the name of each alternative to its class."""
     return dataclasses.field(default_factory=choices[default], metadata={"choices": choices})
 
 
 def choices_of(field: "dataclasses.Field[Any]") -> Mapping[str, type]:
     """The alternatives of a field declared with `one_of`; empty for other fields."""
-    found: Mapping[str, type] = field.metadata.get("choices", {})
-    return found
+    choices: Mapping[str, type] = field.metadata.get("choices", {})
+    return choices
 
 
-def _part(field: "dataclasses.Field[Any]") -> type | None:
-    """The class of a nested config; None for a leaf."""
-    kind = field.default_factory
-    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
+def _subconfig(field: "dataclasses.Field[Any]") -> type | None:
+    """The class of a field that is itself a config; None for a leaf."""
+    factory = field.default_factory
+    return factory if isinstance(factory, type) and dataclasses.is_dataclass(factory) else None
 
 
 def flatten(config: Any) -> dict[str, Any]:
-    """The leaves of a nested config, or of its `asdict` dictionary."""
+    """The leaf fields of a nested config, or of its `asdict` dictionary, by name."""
     nested = config if isinstance(config, dict) else dataclasses.asdict(config)
     flat: dict[str, Any] = {}
     for name, value in nested.items():
@@ -52,75 +52,75 @@ def flatten(config: Any) -> dict[str, Any]:
     return flat
 
 
-def from_flat(kind: type[C], fields: Mapping[str, Any]) -> C:
+def from_flat(config_class: type[C], fields: Mapping[str, Any]) -> C:
     """Build a nested config from its flat form. Missing fields keep their defaults.
 
-    Fields of alternatives that are not chosen are ignored.
+    Fields of alternatives that are not selected are ignored.
     """
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        part = _part(field)
+    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        subconfig = _subconfig(field)
         if choices := choices_of(field):
-            chosen = fields.get(field.name, getattr(part, field.name))
-            check_choice(field.name, chosen, tuple(choices))
-            values[field.name] = from_flat(choices[chosen], fields)
-        elif part is not None:
-            values[field.name] = from_flat(part, fields)
+            selected = fields.get(field.name, getattr(subconfig, field.name))
+            check_choice(field.name, selected, tuple(choices))
+            values[field.name] = from_flat(choices[selected], fields)
+        elif subconfig is not None:
+            values[field.name] = from_flat(subconfig, fields)
         elif field.name in fields:
             values[field.name] = fields[field.name]
-    return kind(**values)
+    return config_class(**values)
 
 
-def _leaves(kind: type) -> Iterator[tuple[str, dict[str, str]]]:
-    """Each leaf of a nested config, with the choices under which the config has it."""
-    for field in dataclasses.fields(kind):
-        part = _part(field)
+def _leaves(config_class: type) -> Iterator[tuple[str, dict[str, str]]]:
+    """Every leaf field of a nested config, with the choices that it depends on."""
+    for field in dataclasses.fields(config_class):
+        subconfig = _subconfig(field)
         if choices := choices_of(field):
-            for chosen, alternative in choices.items():
-                for name, deeper in _leaves(alternative):
-                    yield name, ({} if name == field.name else {field.name: chosen}) | deeper
-        elif part is not None:
-            yield from _leaves(part)
+            for selected, alternative in choices.items():
+                for name, nested in _leaves(alternative):
+                    yield name, ({} if name == field.name else {field.name: selected}) | nested
+        elif subconfig is not None:
+            yield from _leaves(subconfig)
         else:
             yield field.name, {}
 
 
-def choice_names(kind: type) -> list[str]:
-    """The parts of a nested config that have alternatives, outer ones first."""
-    return list(dict.fromkeys(choice for _, choices in _leaves(kind) for choice in choices))
+def choice_names(config_class: type) -> list[str]:
+    """The names of the sub-configs that have alternatives, outermost first."""
+    return list(dict.fromkeys(choice for _, choices in _leaves(config_class) for choice in choices))
 
 
-def leaf_names(kind: type) -> set[str]:
-    """The names of all leaves of a nested config, those of every alternative included."""
-    return {name for name, _ in _leaves(kind)}
+def leaf_names(config_class: type) -> set[str]:
+    """The names of all leaf fields of a nested config, including those of every alternative."""
+    return {name for name, _ in _leaves(config_class)}
 
 
-def conditions(kind: type, name: str) -> list[dict[str, str]]:
-    """The choices under which a nested config has the leaf `name`: one dictionary for each place.
+def conditions(config_class: type, name: str) -> list[dict[str, str]]:
+    """The combinations of choices under which a nested config has the leaf field `name`.
 
-    `loss_radius` of a training config gives [{"method": "flow", "loss": "sce"}]; a leaf that does
+    `loss_radius` of a training config gives [{"method": "flow", "loss": "sce"}]; a field that does
     not depend on a choice gives [{}], an unknown one [].
     """
-    return [choices for leaf, choices in _leaves(kind) if leaf == name]
+    return [choices for leaf, choices in _leaves(config_class) if leaf == name]
 
 
 def check_applies(config: Any, name: str, settled: Collection[str] = ()) -> None:
-    """Reject a field that a nested config does not have, and say which choice would have it.
+    """Reject a field that this nested config does not have; the error says which choice adds it.
 
-    `settled` are choices that cannot be changed.
+    `settled` lists choices that the user cannot change.
     """
-    places, chosen = conditions(type(config), name), flatten(config)
-    if not places:
-        raise InputError(f"unknown field {name!r}; this config has {', '.join(sorted(chosen))}")
-    if name in chosen:
+    alternatives, selected = conditions(type(config), name), flatten(config)
+    if not alternatives:
+        raise InputError(f"unknown field {name!r}; this config has {', '.join(sorted(selected))}")
+    if name in selected:
         return
-    for choice in places[0]:
-        allowed = list(dict.fromkeys(place[choice] for place in places))
-        if chosen[choice] not in allowed:
+    for choice in alternatives[0]:
+        allowed = list(dict.fromkeys(choices[choice] for choices in alternatives))
+        if selected[choice] not in allowed:
             change = "" if choice in settled else f" or change {choice}"
             raise InputError(
                 f"{name} applies only to {choice} {' or '.join(allowed)}, not to {choice} "
-                f"{chosen[choice]}; remove it{change}",
+                f"{selected[choice]}; remove it{change}",
                 fields=(name, choice),
             )
 
@@ -130,19 +130,22 @@ def to_config(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         stored = {"class": type(value).__name__}
         for field in dataclasses.fields(value):
-            each = getattr(value, field.name)
-            if not (field.metadata.get("added") and each == field.default):
-                stored[field.name] = to_config(each)
+            field_value = getattr(value, field.name)
+            if not (field.metadata.get("added") and field_value == field.default):
+                stored[field.name] = to_config(field_value)
         return stored
     if isinstance(value, tuple | list):
         return [to_config(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise InputError(f"{value!r} cannot be written to a config file")
+    raise InputError(
+        f"{value!r} cannot be written to a config file; use numbers, strings, booleans, None, "
+        f"lists of them, or the library's dataclasses"
+    )
 
 
 def from_config(config: Any, classes: Mapping[str, type]) -> Any:
-    """Rebuild a value from `to_config`. `classes` maps names to the classes it may build."""
+    """Rebuild a value from its `to_config` form. `classes` maps names to the allowed classes."""
     if isinstance(config, list):
         return tuple(from_config(item, classes) for item in config)
     if not isinstance(config, dict):

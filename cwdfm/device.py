@@ -10,25 +10,22 @@ def find_device(device: torch.device | str) -> torch.device:
     if isinstance(device, str) and device == "auto":  # an array has no truth value
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:  # torch's message lists unsupported device types
+        parsed = torch.device(device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        # torch's own message lists device types that this library does not support.
         raise _invalid(device, "it does not exist") from error
-    # Do not allocate a test tensor: each process of a group would take memory on the first GPU.
-    if found.type == "cuda" and not torch.cuda.is_available():
+    # Do not allocate a test tensor: every process of a group would use memory on the first GPU.
+    if parsed.type == "cuda" and not torch.cuda.is_available():
         raise _invalid(device, "CUDA is not available")
-    count = torch.cuda.device_count() if found.type == "cuda" else 0
-    if found.type == "cuda" and found.index is not None and found.index >= count:
+    count = torch.cuda.device_count() if parsed.type == "cuda" else 0
+    if parsed.type == "cuda" and parsed.index is not None and parsed.index >= count:
         raise _invalid(device, f"the last of {count} GPUs is cuda:{count - 1}")
-    if found.type not in ("cpu", "cuda"):
+    if parsed.type not in ("cpu", "cuda"):
         try:
-            torch.zeros(1, device=found).item()  # fails on "meta", which holds no values
+            torch.zeros(1, device=parsed).item()  # fails on "meta", which holds no values
         except Exception as error:  # the exception type depends on the device type
             raise _invalid(device, "torch cannot compute on it") from error
-    return found
+    return parsed
 
 
 def _invalid(device: object, reason: str) -> InputError:

@@ -1,4 +1,4 @@
-"""Process groups: commands run in a single process, or in several started by torchrun."""
+"""Process groups: a command runs in a single process, or in several started by torchrun."""
 
 import gc
 import os
@@ -34,7 +34,7 @@ def process_group(device: str) -> Iterator[torch.device]:
     """
     chosen = find_device(device)
     if chosen.type == "cuda" and chosen.index is not None:
-        torch.cuda.set_device(chosen)  # the default for tensors on "cuda"
+        torch.cuda.set_device(chosen)  # makes it the default for tensors on "cuda"
     if "RANK" not in os.environ:
         yield chosen
         return
@@ -57,18 +57,18 @@ def process_group(device: str) -> Iterator[torch.device]:
 
 
 def fresh_store() -> tuple[Store, int, int]:
-    """A store used only by the processes of this launch of the group, with rank and world size.
+    """Return a store private to this launch of the process group, the rank and the world size.
 
     When torchrun restarts a group on several machines, its store still holds the addresses of the
-    processes that have ended, and the new ones would wait for them. The restart count differs
-    between machines. The first process therefore chooses a prefix for the keys, and sends it to
-    each process that asks under a fresh random name.
+    old processes, and the new ones would wait for them. The restart count cannot tell launches
+    apart because it differs between machines. Rank 0 therefore chooses a random key prefix; every
+    other rank requests it under a random key of its own, which no old process could have answered.
     """
     store, rank, size = next(rendezvous("env://"))
     if rank:
         question = uuid4().hex
         store.set(f"question/{rank}", question)
-        prefix = store.get(f"answer/{question}").decode()  # waits
+        prefix = store.get(f"answer/{question}").decode()  # blocks until rank 0 answers
         store.set(f"{prefix}/{rank}", "")
         return PrefixStore(prefix, store), rank, size
     prefix, deadline = uuid4().hex, time.monotonic() + store.timeout.total_seconds()
@@ -83,14 +83,14 @@ def fresh_store() -> tuple[Store, int, int]:
 
 
 def check_environment(*, gpu_by_rank: bool) -> None:
-    """Reject an environment with RANK alone: set by some schedulers, not by torchrun."""
-    numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(("LOCAL_RANK",) if gpu_by_rank else ()))
-    wrong = [name for name in numbers if not os.environ.get(name, "").isdecimal()]
-    if wrong or not os.environ.get("MASTER_ADDR"):
+    """Reject an environment where only RANK is set, by some job scheduler and not by torchrun."""
+    numeric = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(("LOCAL_RANK",) if gpu_by_rank else ()))
+    invalid = [name for name in numeric if not os.environ.get(name, "").isdecimal()]
+    if invalid or not os.environ.get("MASTER_ADDR"):
         raise InputError(
             f"RANK is set, as in a process started by torchrun, but "
-            f"{', '.join(wrong or ['MASTER_ADDR'])} is missing or not a number; start the command "
-            f"with torchrun, or unset RANK"
+            f"{', '.join(invalid or ['MASTER_ADDR'])} is missing or not a number; start the "
+            f"command with torchrun, or unset RANK"
         )
 
 
@@ -120,7 +120,7 @@ def broadcast(value: Any) -> Any:
 
 
 def gather(value: Any) -> list[Any]:
-    """The value of every process, by rank."""
+    """The values of all processes, ordered by rank."""
     values = [value] * world_size()
     if dist.is_initialized():
         dist.all_gather_object(values, value)
@@ -136,9 +136,9 @@ def all_reduce_mean(value: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def exclusive(file: Path, conflict: str) -> Iterator[None]:
-    """Hold a lock file in an existing folder, on behalf of the whole process group.
+    """Hold a lock file in an existing folder on behalf of the whole process group.
 
-    `conflict` is the start of the error message if another run holds the lock.
+    `conflict` begins the error message that is raised if another run holds the lock.
     """
     with held(file) if rank() == 0 else nullcontext(True) as acquired:
         if not broadcast(acquired):
@@ -148,9 +148,9 @@ def exclusive(file: Path, conflict: str) -> Iterator[None]:
 
 @contextmanager
 def output(path: Path, check: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of an output path until it is written; missing parent folders are created.
+    """Hold the lock of an output path until it is written; create missing parent folders.
 
-    `check` is called while the lock is held, because another run may have just written the path.
+    `check` is called with the lock held, because another run may have just written the path.
     """
     check_writable(path)
     with write_errors(path):
@@ -165,5 +165,5 @@ def output(path: Path, check: Callable[[], None]) -> Iterator[None]:
 
 
 def output_file(path: Path, *, force: bool) -> AbstractContextManager[None]:
-    """Hold the lock of an output file, which must not exist unless `force` is given."""
+    """Hold the lock of an output file, which must not exist unless `force` is set."""
     return output(path, lambda: check_output_file(path, force=force))

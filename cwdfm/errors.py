@@ -18,11 +18,11 @@ MAX_INT = 2**63 - 1  # limit of tensor and file sizes
 MAX_LENGTH = 10**6  # tokens per sequence
 MAX_STEPS = 10**6
 MAX_SAMPLES = 10**9
-_MAX_QUOTED = 200  # characters of a value quoted in a message
+_MAX_QUOTED = 200  # longest repr of a value that a message quotes, in characters
 
 
 class InputError(ValueError):
-    """Invalid input. The command line replaces the parameter names `fields` by its flags."""
+    """Invalid input. The command line replaces the parameter names in `fields` by its flags."""
 
     def __init__(self, message: str, *, fields: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -52,9 +52,9 @@ def describe(x: object) -> str:
 def is_builtin(*objects: object) -> bool:
     """Whether the classes of all objects are defined in this package.
 
-    What objects of other classes return is checked.
+    Values returned by objects of other classes have to be validated.
     """
-    return all(type(each).__module__.startswith("cwdfm.") for each in objects)
+    return all(type(obj).__module__.startswith("cwdfm.") for obj in objects)
 
 
 def load_extra(module: str, extra: str) -> Any:
@@ -124,7 +124,7 @@ def check_time_range(low: float, high: float) -> None:
 
 
 def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
-    """Require a boolean tensor of one of the given shapes, such as [B, N] or [N]."""
+    """Require a boolean tensor of one of these shapes, such as [B, N] or [N]."""
     if not has_values(mask) or mask.dtype != torch.bool or mask.shape not in shapes:
         one_mask = any(len(shape) == 1 for shape in shapes)
         advice = "use torch.arange(length) < k" if one_mask else "expand a mask over the batch"
@@ -137,7 +137,7 @@ def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
 def check_finite(logits: Tensor) -> None:
     """Require that every row of logits [..., V] defines a distribution.
 
-    Single entries of -inf are fine: they are tokens of probability zero.
+    Single entries may be -inf: these tokens have probability zero.
     """
     top = logits.amax(dim=-1)
     if not bool(torch.isfinite(top).all()):
@@ -160,7 +160,7 @@ def require(valid: bool, name: str, rule: str, value: object) -> None:
 
 
 def has_values(x: object) -> TypeGuard[Tensor]:
-    """Whether a value is a dense tensor with values; sparse and meta tensors are not."""
+    """Whether a value is a dense tensor with data, as opposed to a sparse or meta tensor."""
     return isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta
 
 
@@ -197,26 +197,26 @@ def check_instance(name: str, value: object, kind: type, example: str) -> None:
 
 
 def check_callable(name: str, value: object) -> None:
-    """Require None or something that can be called."""
+    """Require a callable or None."""
     require(value is None or callable(value), name, "be a function or None", value)
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Require one of the given choices."""
+    """Require one of the choices."""
     valid = isinstance(value, str) and value in choices
     require(valid, name, f"be one of {', '.join(map(repr, choices))}", value)
 
 
 def reject_options(reason: str, **options: object) -> None:
-    """Require that none of the options is given, each being None or False."""
-    given = [
+    """Raise an InputError if any option is set, that is, neither None nor False."""
+    passed = [
         f"{name}={value if value is True else repr(str(value))}"
         for name, value in options.items()
         if value is not None and value is not False
     ]
-    if given:
+    if passed:
         raise InputError(
-            f"{' and '.join(given)} {'are' if len(given) > 1 else 'is'} only {reason}; omit it",
+            f"{' and '.join(passed)} {'are' if len(passed) > 1 else 'is'} only {reason}; omit it",
             fields=tuple(options),
         )
 
@@ -230,6 +230,6 @@ def check_strings(
         raise InputError(f"{name} must be a {plural}, got {describe(texts)}")
     if not texts:
         raise InputError(f"{name} is empty; give at least one string")
-    if wrong := [text for text in texts if not isinstance(text, str)]:
-        found = describe(wrong[0])
-        raise InputError(f"{name} must contain strings, got {found}; decode tokens first")
+    if invalid := [text for text in texts if not isinstance(text, str)]:
+        first = describe(invalid[0])
+        raise InputError(f"{name} must contain strings, got {first}; decode tokens first")

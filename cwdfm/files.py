@@ -1,7 +1,7 @@
 """Files on disk: atomic writes, locks, folders of unfinished work, checks of output paths.
 
-Readers of a file see either the old content or the complete new content, also when several
-processes write the same path.
+Readers of a file see either the old content or the complete new content, even if several processes
+write the same path.
 """
 
 import errno
@@ -36,8 +36,8 @@ _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds.
 
-    It is in the same folder, so that the rename is atomic, and its name is unique: of several
-    writers, the last one wins. Missing parent folders are created.
+    The temporary file is in the same folder, so the rename is atomic, and its name is unique, so
+    the last of several writers wins. Missing parent folders are created.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,47 +72,51 @@ def read_json(path: Path, most: int = MAX_JSON) -> Any:
 
 
 def check_regular(path: Path) -> None:
-    """Raise a ValueError unless the path is a regular file: reading a named pipe may never end."""
+    """Raise a ValueError unless the path is a regular file: reading a named pipe could block."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path.name} is not a regular file")
 
 
-def check_fields(place: str, data: Any, /, **kinds: type | UnionType) -> None:
-    """Raise a ValueError unless `data` is a dictionary with at least these keys and types."""
+def check_fields(origin: str, data: Any, /, **types: type | UnionType) -> None:
+    """Raise a ValueError unless `data` is a dictionary with at least these keys and types.
+
+    `origin` says in the error message where the data comes from.
+    """
     if not isinstance(data, dict):
-        raise ValueError(f"{place} is not a JSON object")
-    for name, kind in kinds.items():
+        raise ValueError(f"{origin} is not a JSON object")
+    for name, expected in types.items():
         if name not in data:
-            raise ValueError(f"{place} has no {name!r}")
-        if not isinstance(data[name], kind) or (kind is int and isinstance(data[name], bool)):
-            kinds_text = getattr(kind, "__name__", str(kind))
-            raise ValueError(f"{name!r} in {place} is {data[name]!r:.80}, not of type {kinds_text}")
+            raise ValueError(f"{origin} has no {name!r}")
+        value = data[name]
+        if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+            type_name = getattr(expected, "__name__", str(expected))
+            raise ValueError(f"{name!r} in {origin} is {value!r:.80}, not of type {type_name}")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
-    """Write tensors in the safetensors format; floating-point ones as `dtype` if given."""
+    """Write tensors in the safetensors format; `dtype` converts the floating-point ones."""
     path.touch()
     mode = path.stat().st_mode
     on_cpu: dict[str, Tensor] = {}
-    known = set[int]()
+    stored = set[int]()
     for name, tensor in tensors.items():
         x = tensor.detach().to(dtype=dtype if tensor.is_floating_point() else None)
         x = x.contiguous().cpu()
         start = x.untyped_storage().data_ptr()
-        on_cpu[name] = x.clone() if start in known else x  # tied weights share their memory
-        known.add(start)
+        on_cpu[name] = x.clone() if start in stored else x  # tied weights share their memory
+        stored.add(start)
     try:
         save_file(on_cpu, path)
         path.chmod(mode)  # safetensors renames a temporary file that only its owner can read
     except SafetensorError as error:
-        code = re.search(r"os error (\d+)", str(error))  # safetensors has it only in its message
+        code = re.search(r"os error (\d+)", str(error))  # only the message contains the errno
         if code is None:
             raise OSError(f"{error}") from error
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read tensors in the safetensors format; InputError if the file is damaged."""
+    """Read tensors in the safetensors format. Raises InputError if the file is damaged."""
     try:
         check_regular(path)
         with path.open("rb"):  # safetensors reports an unreadable file as a missing one
@@ -144,18 +148,18 @@ def lock_file(path: Path) -> Path:
 
 
 def remove_lock(path: Path) -> None:
-    """Delete the lock file of an output path. The caller must hold it; waiting processes retry."""
+    """Delete the lock file of an output path, which the caller must hold. Other waiters retry."""
     with suppress(FileNotFoundError):
-        if lock_file(path).stat().st_size == 0:  # otherwise a user's own file of this name
+        if lock_file(path).stat().st_size == 0:  # otherwise it is a user's own file
             lock_file(path).unlink()
 
 
 @contextmanager
 def held(file: Path) -> Iterator[bool]:
-    """Try to hold a lock file in an existing folder, without waiting; yields whether it succeeded.
+    """Try to acquire a lock file in an existing folder without waiting; yields whether it did.
 
-    The operating system releases the lock when the process ends. On file systems without locks,
-    filelock falls back to a lock file with the holder's process id.
+    The operating system releases the lock when the process ends. On file systems that do not
+    support locks, filelock falls back to a lock file with the holder's process id.
     """
     with ExitStack() as stack:
         try:
@@ -172,40 +176,41 @@ def held(file: Path) -> Iterator[bool]:
 def open_work(folder: Path, names: str) -> None:
     """Create a folder for unfinished work, or reopen one that an interrupted run left.
 
-    names: a regular expression for the files that the library writes there. InputError if the
-    folder contains anything else, because its files are overwritten and deleted later.
+    `names` is a regular expression for the files that the library writes there. Anything else in
+    the folder raises InputError, because the library later overwrites and deletes its content.
     """
     if not folder.is_symlink():
         folder.mkdir(exist_ok=True)
-    found = list(folder.iterdir())
-    created = MARKER in (path.name for path in found) and not folder.is_symlink()
-    foreign = [path.name for path in found if not (created and _is_work(path, names))]
+    paths = list(folder.iterdir())
+    created = MARKER in (path.name for path in paths) and not folder.is_symlink()
+    foreign = [path.name for path in paths if not (created and _is_own_file(path, names))]
     if foreign or folder.is_symlink():
-        what = f"contains {foreign[0]!r}, which" if foreign else "is a symbolic link, which"
+        problem = f"contains {foreign[0]!r}, which" if foreign else "is a symbolic link, which"
         raise InputError(
-            f"{folder} is needed for unfinished work, but {what} this version did not create; move "
-            f"it away, or choose a different output path"
+            f"{folder} is needed for unfinished work, but {problem} this version did not create; "
+            f"move it away, or choose a different output path"
         )
     (folder / MARKER).touch()
 
 
 def remove_files(folder: Path, names: str) -> None:
-    """Delete the files whose names match, then the folder if it is empty. Links are not followed.
+    """Delete the files whose names match, then the folder if it is empty.
 
-    Errors are ignored.
+    Symbolic links are not followed, and errors are ignored.
     """
     with suppress(OSError):
         if folder.is_symlink():
             return
         for path in folder.iterdir():
-            if _is_work(path, names) and path.name != MARKER:
+            if _is_own_file(path, names) and path.name != MARKER:
                 path.unlink(missing_ok=True)
-        (folder / MARKER).unlink(missing_ok=True)  # last: without it, the folder is not ours
+        # Last, because a folder without the marker counts as the user's.
+        (folder / MARKER).unlink(missing_ok=True)
         folder.rmdir()
 
 
-def _is_work(path: Path, names: str) -> bool:
-    """Whether a file is one that the library wrote, by its name."""
+def _is_own_file(path: Path, names: str) -> bool:
+    """Whether the name says that the library wrote this file."""
     known = re.fullmatch(f"({names}){_TEMPORARY}", path.name) or path.name == MARKER
     return bool(known) and path.is_file() and not path.is_symlink()
 
@@ -256,8 +261,8 @@ def check_output_file(path: Path, *, force: bool) -> None:
 def write_errors(path: Path, intact: str = "") -> Iterator[None]:
     """Turn an OSError inside the block into an InputError that says how to fix it.
 
-    `intact` is what the failure has not damaged, if the same command is to be run again with the
-    same path.
+    `intact` tells the user what the failure left undamaged, and advises them to run the same
+    command again with the same path. By default, the advice is to choose a different path.
     """
     try:
         yield
@@ -276,7 +281,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def retry_advice(error: OSError, path: Path) -> str:
-    """Advice for a file that could not be written, when the same path will be tried again."""
+    """Advice after a failed write if the user has to retry with the same path."""
     if is_disk_full(error):
         return "Free some disk space"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -287,7 +292,7 @@ def retry_advice(error: OSError, path: Path) -> str:
 
 
 def write_advice(error: OSError) -> str:
-    """Advice for a file that could not be written, when any other path will do."""
+    """Advice after a failed write if the user may choose a different path."""
     if is_disk_full(error):
         return "free some disk space or choose a different path"
     return "choose a different path"

@@ -1,4 +1,4 @@
-"""Sampling from a trained model of any method."""
+"""`generate`: sample from a trained model of any method, with prompts, guidance and fragments."""
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -31,7 +31,7 @@ from cwdfm.solver_config import make_solver
 from cwdfm.trained import Trained, auto_batch_size, prompt_tokens
 
 FRAGMENT_TRIES = 20  # per sample, until it is valid and contains the fragment
-_NOISES = 64  # sequences of noise that the law of lengths is averaged over
+_LENGTH_LAW_SAMPLES = 64  # noise sequences over which `length_law` averages
 
 
 @overload
@@ -47,8 +47,8 @@ def generate(trained: Trained, solver: object = None, **options: Any) -> Samples
 def generate(trained: Any, solver: Any = None, **options: Any) -> Any:
     """Sample sequences from a trained model, or generate text with a language model.
 
-    For the options see `generate_samples` and `generate_text`. The first returns `Samples`, the
-    second `Generated`. With `fragment=`, see `generate_with_fragment`.
+    See `generate_samples` (returns `Samples`) or, for a language model, `generate_text` (returns
+    `Generated`) for the options, and `generate_with_fragment` for `fragment=`.
     """
     if isinstance(trained, LanguageModel):
         return generate_text(trained, solver=solver, **options)
@@ -87,10 +87,10 @@ def generate_samples(
             The default is the method's own; for a flow, `Euler()`.
         n: The number of samples.
         steps: The number of steps.
-        evaluations: A budget of model evaluations per sample. The recommended solver is used, with
-            its own steps, grid and resampling (see `cwdfm.recommend`).
-        temperature: The temperature of the draws, in place of the solver's. 0 draws the most
-            likely token.
+        evaluations: A budget of model evaluations per sample. It selects the recommended solver,
+            with its own steps, grid and resampling (see `cwdfm.recommend`).
+        temperature: The sampling temperature; overrides the solver's. 0 takes the most likely
+            token.
         seed: The random seed.
         grid: The time grid (see `cwdfm.sample`).
         length: The sequence length. The default is the model's. Other lengths are possible, up to
@@ -99,14 +99,14 @@ def generate_samples(
         template: A complete sample with holes to fill (see `prompt_tokens`), or a list with one
             for each sample. For text it sets the sequence length. In molecules, `*{2,8}` is a hole
             of two to eight tokens, whose size differs between samples.
-        guidance: What the samples should be like (flows only): conditions of the network, such as
-            ClassifierFreeGuidance({"logp": 2.5}, 2.0), a predictor of your own, or a list of both,
-            conditions first. Evaluations count each call of the network.
-        refine: Noise a fraction of the tokens and sample them again (flows only). It uses the same
-            kind of grid, or "t" if `grid` is a tensor.
-        resample: Then draw low-confidence tokens again (flows only).
-        reject: Then reject implausible samples and draw them again (flows only). `progress` counts
-            all possible tries, including those that are not needed.
+        guidance: Steer the samples (flows only): by conditions that the network was trained on,
+            such as ClassifierFreeGuidance({"logp": 2.5}, 2.0), by your own predictor, or by a list
+            of both, conditions first. Every call of the network counts as an evaluation.
+        refine: Re-noise a fraction of the tokens and sample them again (flows only). Uses the
+            spacing `grid`, or "t" if `grid` is a tensor.
+        resample: Then redraw low-confidence tokens (flows only).
+        reject: Then reject implausible samples and draw new ones (flows only). `progress` counts
+            the maximum number of tries, even if fewer are needed.
         index: Global sample numbers [n].
         batch_size: The number of sequences per batch. The default depends on the free memory.
         record: Record every step of the first `record` sequences (flows only; see `cwdfm.sample`).
@@ -121,8 +121,8 @@ def generate_samples(
     check_integer("n", n)
     check_integer("steps", steps)
     if evaluations is not None:
-        named = solver is not None and not (isinstance(solver, str) and solver == "auto")
-        if named or resample is not None:
+        is_auto = solver is None or (isinstance(solver, str) and solver == "auto")
+        if not is_auto or resample is not None:
             raise InputError(
                 f"evaluations chooses the solver and its resampling, got solver={solver!r} and "
                 f"resample={resample}; omit them, or omit evaluations"
@@ -136,8 +136,8 @@ def generate_samples(
         solver, steps, grid, resample = chosen.options.values()
     solver = _find_solver(trained.method, solver, temperature)
     if isinstance(trained.tokenizer, SmilesTokenizer) and has_ranges(template):
-        numbers = range(n) if index is None else index.tolist()
-        template = [expand_holes(str(template), seed, number) for number in numbers]
+        sample_numbers = range(n) if index is None else index.tolist()
+        template = [expand_holes(str(template), seed, number) for number in sample_numbers]
     tokens, fixed = prompt_tokens(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:
         check_integer("batch_size", batch_size)
@@ -145,8 +145,8 @@ def generate_samples(
     check_model(trained, guidance)
     _check_flow_options(trained.method, refine, resample, reject, record)
     length = (length or trained.length) if tokens is None else tokens.shape[-1]
-    words = trained.tokenizer
-    special = {words.bos_id, words.eos_id, words.pad_id}  # not text: templates never use them
+    tokenizer = trained.tokenizer
+    special = {tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id}  # never fill a hole
     request = SampleRequest(
         shape=(n, length),
         steps=steps,
@@ -158,7 +158,7 @@ def generate_samples(
         batch_size=auto_batch_size(trained, length) if batch_size is None else batch_size,
         banned_tokens=() if template is None else tuple(sorted(special)),
         guidance=guidance,
-        postprocess=tuple(step for step in (refine, resample) if step is not None),
+        postprocess=tuple(stage for stage in (refine, resample) if stage is not None),
         reject=reject,
         record=record,
         progress=progress,
@@ -168,13 +168,13 @@ def generate_samples(
         samples = replace(samples, fixed=fixed.to(samples.tokens.device).expand_as(samples.tokens))
     recording = samples.recording
     if recording is not None:
-        labels = {"tokenizer": words.to_json(), "name": repr(solver), "seed": seed}
+        labels = {"tokenizer": tokenizer.to_json(), "name": repr(solver), "seed": seed}
         recording = replace(recording, labels=labels)
-    return replace(samples, decode=words.decode, recording=recording)
+    return replace(samples, decode=tokenizer.decode, recording=recording)
 
 
 def check_model(trained: Trained, guidance: Sequence[Guidance]) -> None:
-    """Raise InputError if a model cannot be guided like this."""
+    """Raise an InputError if the model does not support this guidance."""
     method = trained.method
     if not guidance:
         return
@@ -202,65 +202,67 @@ def generate_with_fragment(
 ) -> Samples:
     """Sample molecules that contain a fragment: a `Scaffold` or a `Linker`.
 
-    Every sample has its own template (see `cwdfm.data.fragments`), in which the number of tokens
-    follows `length_law`. Samples that are invalid or do not contain the fragment are drawn again
-    with another template, up to `FRAGMENT_TRIES` times; the statistics count all tries. For the
-    options see `generate_samples`; `progress` counts the first try.
+    Every sample has its own template (see `cwdfm.data.fragments`), whose number of tokens is drawn
+    from `length_law`. Samples that are invalid or do not contain the fragment are drawn again with
+    another template, at most `FRAGMENT_TRIES` times; the statistics include all tries. See
+    `generate_samples` for the options; `progress` covers the first try only.
     """
     check_instance("fragment", fragment, Fragment, "Scaffold('c1ccncc1')")
-    if given := [name for name in ("prompt", "template") if options.pop(name, None)]:
+    if passed := [name for name in ("prompt", "template") if options.pop(name, None)]:
         raise InputError(
-            f"{' and '.join(given)} cannot be combined with a fragment, which has its own "
+            f"{' and '.join(passed)} cannot be combined with a fragment, which has its own "
             f"templates; omit one of them",
-            fields=(*given, "scaffold", "linker", "grow"),
+            fields=(*passed, "scaffold", "linker", "grow"),
         )
     check_integer("n", n)
-    words = fragment.check(trained.tokenizer, length or trained.length)
+    tokenizer = fragment.check(trained.tokenizer, length or trained.length)
     law = length_law(trained, length or trained.length)
-    numbers = torch.arange(n) if index is None else index.cpu()
+    sample_numbers = torch.arange(n) if index is None else index.cpu()
 
     def attempt(pending: Tensor, tries: int, record: int) -> Samples:
-        row = partial(fragment.template, words, length or trained.length, seed, law=law)
+        template = partial(fragment.template, tokenizer, length or trained.length, seed, law=law)
         return generate_samples(
             trained,
             solver,
             n=len(pending),
             seed=derive_seed(seed, -tries) if tries else seed,
-            index=numbers[pending],
+            index=sample_numbers[pending],
             length=length,
-            template=[row(number, tries) for number in numbers[pending].tolist()],
+            template=[template(number, tries) for number in sample_numbers[pending].tolist()],
             record=record,
             progress=None if tries else progress,
             **options,
         )
 
     pending = torch.arange(n)
-    best = attempt(pending, 0, record)
-    recorded = 0 if best.recording is None else len(best.recording.start)
+    samples = attempt(pending, 0, record)
+    recorded = 0 if samples.recording is None else len(samples.recording.start)
     for tries in range(1, FRAGMENT_TRIES):
-        texts = best.texts
+        texts = samples.texts
         pending = torch.tensor([i for i in range(n) if not fragment.accepts(texts[i])])
         if len(pending) == 0:
             break
-        again = attempt(pending, tries, int((pending < recorded).sum()))
-        best = best.replaced(pending, again)
-    return best
+        redrawn = attempt(pending, tries, int((pending < recorded).sum()))
+        samples = samples.replaced(pending, redrawn)
+    return samples
 
 
 @torch.no_grad()
 def length_law(trained: Trained, length: int) -> NDArray[np.float64] | None:
-    """The probabilities [length - 1] of texts of 0, 1, ... tokens, according to a flow.
+    """A flow's probabilities [length - 1] that a text has 0, 1, ... tokens; None for other methods.
 
-    x_0 and x_1 are independent. At t = 0 the model therefore predicts the marginal of each token:
-    the probability of the end token at position i + 1 is that of a text of i tokens. It costs one
-    evaluation of a few sequences. None for other methods.
+    x_0 and x_1 are independent, so at t = 0 the model predicts the marginal of each token. The
+    probability of the end token at position i + 1 is that of a text of i tokens. The cost is one
+    model evaluation of a small batch.
     """
     if not isinstance(trained.method, Flow):
         return None
     source, device = trained.method.source, model_device(trained.model) or torch.device("cpu")
-    x_BN = source.noise(torch.arange(_NOISES, device=device), length, seed=0)
+    x_BN = source.noise(torch.arange(_LENGTH_LAW_SAMPLES, device=device), length, seed=0)
     x_BN[:, 0] = trained.tokenizer.bos_id
-    logits_BNV = source.data_logits(trained.model(x_BN, torch.zeros(_NOISES, device=device)))
+    logits_BNV = source.data_logits(
+        trained.model(x_BN, torch.zeros(_LENGTH_LAW_SAMPLES, device=device))
+    )
     end_BN = logits_BNV.double().softmax(-1)[..., trained.tokenizer.eos_id]
     return end_BN.mean(0)[1:].cpu().numpy()
 
@@ -272,15 +274,15 @@ def _check_flow_options(
     reject: Reject | None,
     record: int,
 ) -> None:
-    """Check the options that only flows support."""
+    """Check the types of the options that only flows support, and that the method is a flow."""
     if not isinstance(record, bool):
         check_integer("record", record, 0)
     examples = (Refine(2, 0.1), Resample(40, threshold=0.8), Reject(0.97))
-    steps = (refine, resample, reject)
-    for step, example in zip(steps, examples, strict=True):
-        if step is not None:
-            check_instance(type(example).__name__.lower(), step, type(example), str(example))
-    if any(step is not None for step in steps) and not isinstance(method, Flow):
+    stages = (refine, resample, reject)
+    for stage, example in zip(stages, examples, strict=True):
+        if stage is not None:
+            check_instance(type(example).__name__.lower(), stage, type(example), str(example))
+    if any(stage is not None for stage in stages) and not isinstance(method, Flow):
         raise InputError(
             f"refine, resample and reject require a flow, and this model was trained with "
             f"{type(method).__name__}; omit them, or use a flow model"
@@ -293,7 +295,7 @@ def _check_flow_options(
 
 
 def _find_solver(method: Method, solver: object, temperature: float | None) -> object:
-    """The solver with this name and temperature; None is the method's default."""
+    """Return a solver, by object or name, with this temperature; None for the method's default."""
     options = {} if temperature is None else {"temperature": temperature}
     if isinstance(solver, str) or (solver is None and options):
         return method.adapt(
@@ -301,7 +303,6 @@ def _find_solver(method: Method, solver: object, temperature: float | None) -> o
         )
     if not options:
         return solver
-    has = is_dataclass(solver) and "temperature" in {each.name for each in fields(solver)}
-    if not has:
+    if not is_dataclass(solver) or "temperature" not in {field.name for field in fields(solver)}:
         raise InputError(f"{solver!r} has no temperature; omit it, or set it inside the solver")
     return replace(solver, **options)  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face hub: downloads, consent to run a repository's code, errors."""
+"""Models on the Hugging Face hub: downloads, `trust_remote_code`, error messages."""
 
 import re
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT = 5.0  # seconds to reach the hub
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
-_PICKLES = ["*.bin", "*.ckpt"]  # only if there are no weights in safetensors
+_PICKLES = ["*.bin", "*.ckpt"]  # downloaded only if there are no safetensors weights
 
 
 def check_remote_code(name: str, revision: str | None, trust_remote_code: bool) -> None:
-    """Require that consent to run a repository's code names one commit.
+    """Require a pinned commit (`revision`) to run the code of a hub repository.
 
-    The code of a folder is in the folder itself, so a folder has no revision.
+    A local folder contains its code and takes no revision.
     """
     check_bool("trust_remote_code", trust_remote_code)
     if revision is not None and not (isinstance(revision, str) and _COMMIT.fullmatch(revision)):
@@ -44,7 +44,8 @@ def check_remote_code(name: str, revision: str | None, trust_remote_code: bool) 
 def hub_options(name: str, revision: str | None, trust_remote_code: bool) -> dict[str, Any]:
     """Keywords of `from_pretrained` for a folder or a hub name.
 
-    Without a network, only the local cache is searched, because each file would be retried.
+    If the hub cannot be reached, only the local cache is searched: otherwise the download of every
+    file would be retried.
     """
     check_remote_code(name, revision, trust_remote_code)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
@@ -60,19 +61,19 @@ def hub_is_reachable() -> bool:
     hub = load_extra("huggingface_hub", "hub")
     try:
         hub.utils.get_session().head(hub.constants.ENDPOINT, timeout=_TIMEOUT)
-    except Exception:  # of the HTTP library that huggingface_hub uses
+    except Exception:  # the type depends on the HTTP library that huggingface_hub uses
         return False
     return True
 
 
 def _check_repositories(name: str, options: dict[str, Any]) -> None:
-    """Reject a model that refers to code of another repository, for which no commit is given."""
+    """Reject a model that runs code of another repository, whose commit cannot be pinned."""
     auto = load_extra("transformers.models.auto.tokenization_auto", "text")
     base = load_extra("transformers", "text").PreTrainedConfig
-    place = {key: value for key, value in options.items() if key != "trust_remote_code"}
+    hub_keywords = {key: value for key, value in options.items() if key != "trust_remote_code"}
     for config in (
-        base.get_config_dict(name, **place)[0],
-        auto.get_tokenizer_config(name, **place),
+        base.get_config_dict(name, **hub_keywords)[0],
+        auto.get_tokenizer_config(name, **hub_keywords),
     ):
         for other in re.findall(r"([\w./-]+)--", str(config.get("auto_map") or "")):
             if other != name:
@@ -83,14 +84,14 @@ def _check_repositories(name: str, options: dict[str, Any]) -> None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether this can be the name of a model on the hub, `owner/name`."""
+    """Whether `name` has the form of a hub model, `owner/name`."""
     return bool(_NAME.fullmatch(name)) and not name.startswith(".")
 
 
 def download_model(name: str, revision: str | None = None, *, code: bool = False) -> Path:
-    """Download a model `owner/name` of the hub into its cache, and return the folder.
+    """Download the hub model `owner/name` to the hub's local cache and return its folder.
 
-    `code` also downloads Python files. Without a network, the cache is used.
+    `code` also downloads Python files. If the hub cannot be reached, the cached files are used.
     """
     hub = load_extra("huggingface_hub", "hub")
     options = {"revision": revision, "local_files_only": not hub_is_reachable()}

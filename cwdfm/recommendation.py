@@ -1,4 +1,4 @@
-"""The recommended sampler for a number of model evaluations."""
+"""The recommended sampler for a budget of model evaluations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +10,16 @@ from cwdfm.postprocess import Resample
 from cwdfm.schedule import Spacing
 from cwdfm.solver_config import make_solver
 
-GROUPS = 8  # evaluations of a round of resampling with a mask source; one with a uniform source
-STAGES = {"theta-trapezoidal": 2}  # evaluations per step but the last, which has one
-SMALL_VOCABULARY = 256  # resampling was measured on molecules; it narrows the variety of text
+GROUPS = 8  # evaluations per round of resampling with a mask source (1 with a uniform source)
+STAGES = {"theta-trapezoidal": 2}  # evaluations per step; the last step takes one
+SMALL_VOCABULARY = 256  # up to here, the rules for molecules apply; above, those for text
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A sampler, by its name on the command line, with the settings that determine its cost.
+    """A solver, by its name on the command line, with its settings, steps, grid and resampling.
 
-    cwdfm.generate(trained, **recommendation.options)
+    Use it as `cwdfm.generate(trained, **recommendation.options)`.
     """
 
     name: str  # of the solver
@@ -35,38 +35,38 @@ class Recommendation:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments of `generate`."""
+        """The keyword arguments for `generate`."""
         names = ("solver", "steps", "grid", "resample")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The sampler from a number of evaluations on, until the next rule."""
+    """The sampler to use from this budget of evaluations up to that of the next rule."""
 
-    evaluations: int
+    evaluations: int  # the smallest budget that the rule applies to
     solver: str = "ancestral"
     settings: tuple[tuple[str, Any], ...] = ()
-    resampling: float = 0.0  # share of the evaluations
+    resampling: float = 0.0  # fraction of the evaluations spent on resampling
 
 
 # One row per measured budget at which the choice changes (docs/results/frontier.md). "faithful"
 # rules keep the distribution of the model: temperature 1, and no correction that favors likely
 # tokens.
 RULES: dict[str, tuple[Rule, ...]] = {
-    # Coarse steps draw several tokens at once; a low temperature makes them fit more often. With
-    # more evaluations, only tokens that hardly depend on each other are drawn at once.
+    # Coarse steps draw several tokens at once; at a low temperature these are more often
+    # compatible. With more evaluations, only nearly independent tokens are drawn at once.
     "molecules, mask": (
         Rule(1, settings=(("temperature", 0.7),)),
         Rule(16, "entropy-bound", (("gamma", 0.5),)),
         Rule(24, "entropy-bound", (("gamma", 0.15),)),
         Rule(32, "entropy-bound", (("gamma", 0.05),)),
     ),
-    # Resampling repairs the errors of a few coarse steps, at the expense of novelty.
+    # Resampling corrects the errors of a few coarse steps, at the expense of novelty.
     "molecules, uniform": (Rule(1), Rule(2, resampling=1 / 2), Rule(16, resampling=1 / 4)),
     "text, mask": (Rule(1),),
     "text, uniform": (Rule(1),),
-    "faithful, mask": (Rule(1, "margin"),),  # and one token per evaluation if there are enough
+    "faithful, mask": (Rule(1, "margin"),),  # first-hitting if evaluations >= length, see below
     "faithful, uniform": (Rule(1),),
 }
 
@@ -77,11 +77,11 @@ def recommend(model: Any, evaluations: int = 32, *, faithful: bool = False) -> R
     Args:
         model: A model returned by `cwdfm.load`.
         evaluations: The budget.
-        faithful: Keep the distribution of the model as well as possible. The default prefers
-            samples of high quality: most valid molecules, at no less novelty than Euler's.
+        faithful: Follow the model's distribution as closely as possible. The default prefers
+            sample quality: the most valid molecules among samplers at least as novel as Euler.
 
-    The choices for flows are the rows of `RULES`, by the kind of data and the source. Methods other
-    than flows use their own solver.
+    For flows, `RULES` has one list of choices per data type and source. Other methods use their own
+    solver.
     """
     method = getattr(model, "method", None)
     if not isinstance(method, Method):
@@ -98,13 +98,13 @@ def recommend_for(
     """The sampler for a method and sequences of this length."""
     check_integer("evaluations", evaluations)
     if not isinstance(method, Flow):
-        # A block diffusion model evaluates every block but the last once more, for its cache.
+        # A block diffusion model evaluates every block but the last once more to cache it.
         blocks = length // (method.causal_block or length)
         return Recommendation(method.default_solver, max(1, evaluations - blocks + 1))
     small, masked = method.source.vocab_size <= SMALL_VOCABULARY, method.source.marks_noise
     data = "faithful" if faithful else "molecules" if small else "text"
     rules = RULES[f"{data}, {'mask' if masked else 'uniform'}"]
-    rule = next(each for each in reversed(rules) if each.evaluations <= evaluations)
+    rule = next(rule for rule in reversed(rules) if rule.evaluations <= evaluations)
     if faithful and masked and evaluations >= length:
         return Recommendation("first-hitting", length)  # exact: one token per evaluation
     cost = GROUPS if masked else 1

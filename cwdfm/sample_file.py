@@ -1,14 +1,13 @@
-"""Sample files, written by the sampler and read by evaluation.
+"""Sample files, written by `cwdfm sample` and read by `cwdfm eval`.
 
-`.jsonl`: a header object (options, model card, provenance), followed by one object per sample.
-`.csv`: the columns index and text.
-`.smi`, `.txt`: one text per line; texts cannot contain line breaks.
-`.sdf`: one record per molecule, with coordinates in the plane and the fields index and SMILES. An
-invalid molecule is a record without atoms.
+- `.jsonl`: a header object (options, model card, provenance), followed by one object per sample.
+- `.csv`: the columns index and text.
+- `.smi`, `.txt`: one text per line; texts cannot contain line breaks.
+- `.sdf`: one record per molecule, with 2D coordinates and the fields index and SMILES. An invalid
+  molecule is a record without atoms.
+- `.tsv`, `.parquet`: read-only.
 
-Files of molecules in other formats (`.tsv`, `.parquet`) can be read, but not written.
-
-`PartialSamples` holds the finished part of a file while it is sampled.
+`PartialSamples` stores the finished batches of a sampling job until its output file is written.
 """
 
 import csv
@@ -40,10 +39,10 @@ from cwdfm.files import (
 FORMATS = (".jsonl", ".csv", ".smi", ".txt", ".sdf")
 READ_ONLY = (".tsv", PARQUET)
 LINES = (".smi", ".txt")  # formats with one text per line
-_BATCH = r"\d+-\d+\.json"  # name of the file of a finished batch
+_BATCH = r"\d+-\d+\.json"  # file name of a finished batch
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-# Options of each postprocessing step, by the option that enables it.
+# Postprocessing options, keyed by the option that enables the step.
 POSTPROCESS_OPTIONS = {
     "refine": ("refine_noise_fraction", "refine_steps", "refine_temperature"),
     "resample": tuple(
@@ -53,7 +52,7 @@ POSTPROCESS_OPTIONS = {
     "reject_below": ("max_tries", "reject_noise_fraction"),
 }
 
-# Options that files written by version 0.1 have under an older name.
+# Option names used by version 0.1, and their current names.
 RENAMED_OPTIONS = {
     "refine_share": "refine_noise_fraction",
     "mend": "resample",
@@ -119,7 +118,7 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
 
 
 def _record(index: int, text: str) -> str:
-    """The record of a molecule in an .sdf file."""
+    """Format a molecule as a record of an .sdf file."""
     chem = load_extra("rdkit.Chem", "molecules")
     molecule = parse(text) or chem.Mol()
     load_extra("rdkit.Chem.rdDepictor", "molecules").Compute2DCoords(molecule)
@@ -131,58 +130,59 @@ def _record(index: int, text: str) -> str:
 def read_samples(path: Path, column: str | None = None) -> SampleFile:
     """Read a sample file, written by `cwdfm sample` or another program.
 
-    In .smi files, a name may follow the SMILES. `column` is that of tables, ignoring case; None
-    selects `smiles`, in .csv files `text` if there is one.
+    `column` names the text column of a table, ignoring case. The default is `smiles`; in .csv files
+    `text` takes precedence. In .smi files, a name may follow the SMILES.
     """
     check_format(path, (*FORMATS, *READ_ONLY))
     if path.suffix in (".sdf", *READ_ONLY):
-        found = SampleFile([smiles for _, smiles in read_molecules(path, column)])
-        if not found.texts:
+        samples = SampleFile([smiles for _, smiles in read_molecules(path, column)])
+        if not samples.texts:
             raise InputError(f"{path} contains no samples; sample again")
-        return found
+        return samples
     try:
         text = path.read_bytes().decode("utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}; give a sample file") from error
     if path.suffix == ".jsonl":
-        samples = _from_json(path, text.removesuffix("\n").split("\n") if text else [])
+        samples = _parse_jsonl(path, text.removesuffix("\n").split("\n") if text else [])
     elif path.suffix == ".csv":
         samples = SampleFile(_column(path, text, column))
     else:
         lines = text.splitlines()
-        named = path.suffix == ".smi"
-        samples = SampleFile([(x.split(maxsplit=1) or [""])[0] for x in lines] if named else lines)
+        if path.suffix == ".smi":
+            lines = [(line.split(maxsplit=1) or [""])[0] for line in lines]
+        samples = SampleFile(lines)
     if not samples.texts:
         raise InputError(f"{path} contains no samples; sample again")
     return samples
 
 
 def _column(path: Path, text: str, column: str | None) -> list[str]:
-    """The texts of a table. An unclosed quote is an error because it would swallow rows."""
+    """The texts of a CSV file. An unclosed quote is an error because it would swallow rows."""
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
         raise InputError(f"{path} is not a CSV file ({error}); check its quotes") from error
     names = {str(name).lower(): name for name in reversed(rows[0])} if rows else {"text": "text"}
-    wanted = ("text", "smiles") if column is None else (column.lower(),)
-    found = next((names[name] for name in wanted if name in names), None)
-    if found is None:
+    requested = ("text", "smiles") if column is None else (column.lower(),)
+    selected = next((names[name] for name in requested if name in names), None)
+    if selected is None:
         raise InputError(
-            f"{path} has no column {' or '.join(map(repr, wanted))}, only "
+            f"{path} has no column {' or '.join(map(repr, requested))}, only "
             f"{', '.join(map(repr, names.values()))}; name the column of the samples with column=",
             fields=("column",),
         )
-    return [row[found] or "" for row in rows]
+    return [row[selected] or "" for row in rows]
 
 
-def _from_json(path: Path, lines: Sequence[str]) -> SampleFile:
+def _parse_jsonl(path: Path, lines: Sequence[str]) -> SampleFile:
     records = []
     for number, line in enumerate(lines, start=1):
         try:
             records.append(json.loads(line))
             problem = _problem(records[-1], header=number == 1)
-        except (ValueError, RecursionError) as error:  # ValueError also for numbers of many digits
+        except (ValueError, RecursionError) as error:  # ValueError also for overlong integers
             problem = f"is not JSON ({error}): the file may be truncated"
         if problem:
             raise InputError(
@@ -195,25 +195,25 @@ def _from_json(path: Path, lines: Sequence[str]) -> SampleFile:
 
 
 def _problem(record: Any, *, header: bool) -> str:
-    """What is wrong with a line: it has `text` and optionally `tokens`, or is the header."""
+    """Describe what is wrong with a line; empty if it is a valid sample or header."""
     if not isinstance(record, dict):
         return "is not a JSON object"
     if header and "text" not in record:
-        options = isinstance(record.get("options", {}), dict)
-        return "" if options else "is a header whose options are not a JSON object"
+        valid = isinstance(record.get("options", {}), dict)
+        return "" if valid else "is a header whose options are not a JSON object"
     text, tokens = record.get("text"), record.get("tokens", [])
     if not isinstance(text, str) or _SURROGATE.search(text):
         return "has no valid 'text'"
-    ids = isinstance(tokens, list) and all(type(i) is int and 0 <= i < 2**31 for i in tokens)
-    return "" if ids else "has 'tokens' that are not ids"
+    valid = isinstance(tokens, list) and all(type(i) is int and 0 <= i < 2**31 for i in tokens)
+    return "" if valid else "has 'tokens' that are not ids"
 
 
 class PartialSamples:
     """The finished batches of an output FILE, from which an interrupted job resumes.
 
-    The folder FILE.parts holds one JSON file per batch, with the settings of its job. Sample i of a
-    seed does not depend on the batch or process that draws it. Batches can therefore be finished in
-    any order, and a job can resume with a different batch size or number of processes.
+    The folder FILE.parts holds one JSON file per batch, with the settings of its job. Sample i
+    depends only on the seed, not on the batch or process that draws it. Batches can therefore
+    finish in any order, and a job can resume with a different batch size or number of processes.
     """
 
     def __init__(self, out: Path, settings: dict[str, Any]) -> None:
@@ -222,7 +222,7 @@ class PartialSamples:
 
     @contextmanager
     def lock(self, *, force: bool) -> Iterator[None]:
-        """Raise an error if another job is writing the same file, or has written it."""
+        """Lock the output file; raises an error if another job is writing it or has written it."""
         with output_file(self.out, force=force):
             try:
                 yield
@@ -237,14 +237,14 @@ class PartialSamples:
         """
         with write_errors(self.folder, "finished samples are kept"):
             open_work(self.folder, _BATCH)
-        others = [path for path, batch in self._batches() if batch["settings"] != self.settings]
-        if others and not force:
+        outdated = [path for path, batch in self._batches() if batch["settings"] != self.settings]
+        if outdated and not force:
             raise InputError(
                 f"{self.folder} holds part of a job with different settings; repeat those settings "
                 f"to resume it, choose a different out, or delete it with force=True",
                 fields=("out", "force"),
             )
-        for path in others:
+        for path in outdated:
             path.unlink(missing_ok=True)
         return set(self.records())
 
@@ -254,10 +254,11 @@ class PartialSamples:
             with suppress(ValueError):  # truncated, for example by a power failure
                 batch = read_json(path, MAX_INT)
                 check_fields(path.name, batch, settings=dict, samples=dict)
-                rejects = bool(self.settings.get("reject_below"))
-                more = {"plausibility": float} if rejects else {}
+                fields = {"text": str, "tokens": list, "evaluations": int}
+                if self.settings.get("reject_below"):
+                    fields["plausibility"] = float
                 for number, record in batch["samples"].items():
-                    check_fields(number, record, text=str, tokens=list, evaluations=int, **more)
+                    check_fields(number, record, **fields)
                     int(number)
                 yield path, batch
 
@@ -269,11 +270,11 @@ class PartialSamples:
 
     def records(self) -> dict[int, dict[str, Any]]:
         """All finished samples, in order."""
-        found = (x["samples"] for _, x in self._batches() if x["settings"] == self.settings)
-        return dict(sorted((int(i), row) for batch in found for i, row in batch.items()))
+        own = (batch for _, batch in self._batches() if batch["settings"] == self.settings)
+        return dict(sorted((int(i), row) for batch in own for i, row in batch["samples"].items()))
 
     def discard_if_written(self) -> None:
-        """Delete the batches of a job that was killed after it had written the output file."""
+        """Delete the batches of a job that was killed after writing its output file."""
         if self.out.is_file() and self.folder.is_dir():
             with suppress(InputError), output_file(self.out, force=True):
                 batches = (batch["samples"].values() for _, batch in self._batches())
@@ -282,6 +283,6 @@ class PartialSamples:
                     self.discard()
 
     def discard(self) -> None:
-        """Delete the finished batches, if they are in a folder that `open` created."""
+        """Delete the finished batches, if `open` created their folder."""
         if (self.folder / MARKER).is_file():
             remove_files(self.folder, _BATCH)

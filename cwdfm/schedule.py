@@ -1,4 +1,4 @@
-"""Schedules kappa_t, the time grids of samplers, and the stratified times of training.
+"""Schedules kappa_t, time grids for sampling, and stratified times for training.
 
 kappa_t is the probability that a coordinate is revealed at time t. It increases from kappa_0 = 0 to
 kappa_1 = 1. With the survival probability S_t = 1 - kappa_t, the hazard is
@@ -32,7 +32,7 @@ Spacing = Literal["t", "kappa"]
 
 
 def _tensor(x: Tensor | float) -> Tensor:
-    """A float as a validated float64 tensor. Tensors pass through; paths and solvers check them."""
+    """Validate a float and convert it to float64. Tensors pass through: their users check them."""
     if has_values(x) and x.is_floating_point():
         return x
     if not is_number(x) or not 0 <= x <= 1:
@@ -174,7 +174,8 @@ def _check_grid(grid: Tensor, steps: int, first: float) -> Tensor:
 def stratified_times(seed: int, step: int, index_B: Tensor, total: int) -> Tensor:
     """Stratified uniform times [B] for training step `step`: t_i = (i + u_i) / total.
 
-    `index_B` holds positions 0..total-1 in the global batch, however it is split into processes.
+    `index_B` holds positions 0..total-1 in the global batch, so the times do not depend on how the
+    batch is split between processes.
     """
     check_step(step)
     check_integer("total", total)

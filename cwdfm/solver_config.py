@@ -1,8 +1,8 @@
-"""Solvers by name, as chosen on the command line and in experiments.
+"""Solvers by name, as used on the command line and in experiments.
 
-A name stands for a config, a frozen dataclass whose fields are exactly the options of that solver,
-and a function that builds the solver from it. To add a solver, add a line to `SOLVERS`, and a
-config if it has its own options.
+`SOLVERS` maps each name to a config, a frozen dataclass whose fields are exactly the solver's
+options, and to a function that builds the solver from it. To add a solver, add a line to `SOLVERS`,
+and a config if the solver has options of its own.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class EntropyBoundConfig(SolverConfig):
 class ThresholdConfig(SolverConfig):
     """Reveal every token above a confidence."""
 
-    threshold: float = 0.9  # largest probability from which a token is revealed
+    threshold: float = 0.9  # reveal a token if its largest probability is at least this
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class EditConfig(ThresholdConfig):
 class KLASSConfig(ThresholdConfig):
     """Reveal confident tokens whose predictions no longer change."""
 
-    kl: float = 0.01  # largest divergence from the prediction of the step before, in nats
-    history: int = 2  # number of steps for which a prediction must stay the same
+    kl: float = 0.01  # largest KL divergence from the previous step's prediction, in nats
+    history: int = 2  # number of steps for which a prediction must be stable
 
 
 @dataclass(frozen=True)
@@ -91,26 +91,26 @@ class RemaskConfig(SolverConfig):
     """ReMDM's remasking."""
 
     rule: Literal["cap", "rescale", "confidence"] = "cap"  # what bounds the remasked fraction
-    eta: float = 0.02  # the bound itself: of the fraction (cap), or of its largest possible value
+    eta: float = 0.02  # bound on the fraction (cap), or on its ratio to the largest possible one
 
 
 @dataclass(frozen=True)
 class ThetaConfig(SolverConfig):
     """Two predictions per step."""
 
-    theta: float = 0.5  # where in the step the second prediction is made
+    theta: float = 0.5  # fraction of the step after which the second prediction is made
 
 
 @dataclass(frozen=True)
 class GibbsConfig(SolverConfig):
     """Ancestral steps, each followed by a Gibbs correction."""
 
-    tokens: int = 1  # number of tokens that are drawn again after each step
+    tokens: int = 1  # number of tokens redrawn after each step
     select: Literal["random", "unlikely"] = "random"  # unlikely: for a uniform source only
     begin: float = 0.0  # time of the first correction
 
     def build(self) -> Gibbs:
-        """The solver; its draws have the options of its steps."""
+        """Build the solver; the correction draws with the temperature and top_p of the steps."""
         solver = Euler(hazard="integrated", temperature=self.temperature, top_p=self.top_p)
         return Gibbs(solver, self.tokens, self.select, self.begin)
 
@@ -126,11 +126,11 @@ class EulerConfig(_HazardConfig):
 
     corrector: float = 0.0  # scale of the corrector; 0 for none
     corrector_power: float = POWER  # a = b in the corrector's strength, scale t^a (1 - t)^b
-    # The corrector's strength falls by this exponent per nat of entropy; for a uniform source.
+    # The corrector's strength is multiplied by exp(-corrector_beta * entropy); uniform source only.
     corrector_beta: float = 0.0
 
     def build(self, weight: Weight | None = None) -> Euler:
-        """The Euler solver with a context weight."""
+        """Build the Euler solver with a context weight."""
         power, beta = self.corrector_power, self.corrector_beta
         corrector = Corrector(self.corrector, power, power, Entropy(beta) if beta else None)
         for name in ("corrector_power", "corrector_beta"):
@@ -145,7 +145,8 @@ class EulerConfig(_HazardConfig):
 @dataclass(frozen=True)
 class _WindowConfig(_HazardConfig):
     radius: int = 1  # radius of the neighborhood, in tokens
-    # Windows at the ends wrap around (circular) or are cut. auto cuts them with a prompt or bd3lm.
+    # Windows at the ends wrap around (circular) or are truncated. auto truncates them with a prompt
+    # or bd3lm.
     boundary: WindowBoundary = "auto"
 
 
@@ -183,7 +184,7 @@ class NeighborShareConfig(_WindowConfig, EulerConfig):
 
 
 class NamedSolver(NamedTuple):
-    """A solver's options, and how it is built from them."""
+    """A solver's config class, and the function that builds the solver from a config."""
 
     config: type[SolverConfig]
     make: Callable[[Any], Any]
@@ -232,7 +233,7 @@ else:
 
 
 def build_solver(name: str, config: SolverConfig) -> Any:
-    """Create the solver of this name with these options."""
+    """Build the solver `name` from its config."""
     solver = SOLVERS[name].make(config)
     if not hasattr(solver, "temperature"):
         return solver
@@ -240,7 +241,7 @@ def build_solver(name: str, config: SolverConfig) -> Any:
 
 
 def make_solver(name: str, **options: Any) -> Any:
-    """The solver that the command line calls `name`, such as "neighbor", with its options."""
+    """Build a solver by its command-line name, such as "neighbor", with its options."""
     check_choice("solver", name, tuple(SOLVERS))
     if unknown := sorted(options.keys() - option_names(name)):
         raise InputError(
@@ -260,16 +261,17 @@ SPECIFIC_OPTIONS = frozenset().union(*map(option_names, SOLVERS)) - SHARED_OPTIO
 
 
 def solvers_with(option: str) -> list[str]:
-    """The names of the solvers that have an option."""
+    """The names of the solvers that have this option."""
     return [solver for solver in SOLVERS if option in option_names(solver)]
 
 
 @dataclass(frozen=True)
 class SolverChoice:
-    """A solver with options of all solvers in one flat record; those of other solvers are idle.
+    """A solver's name and the options of all solvers in one flat record.
 
-    Options that are not here have their defaults. Recorded results are identified by these fields
-    (see `to_config`), so they must not change.
+    Options that the named solver does not have are ignored, and options without a field here keep
+    their defaults. Recorded results are identified by these fields (see `to_config`), so the fields
+    must not change.
     """
 
     solver: Name = "auto"
@@ -286,7 +288,7 @@ class SolverChoice:
     corrector_power: float = added(POWER)
 
     def build(self, method: Method, end_token: int | None = None) -> Any:
-        """Create the solver for a method; "auto" is the method's default solver."""
+        """Build the solver for a method; "auto" is the method's default solver."""
         name = method.default_solver if self.solver == "auto" else self.solver
         options = {o: getattr(self, o) for o in option_names(name) if hasattr(self, o)}
         solver = build_solver(name, SOLVERS[name].config(**options))

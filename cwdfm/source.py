@@ -35,19 +35,19 @@ class Source(ABC):
 
     @abstractmethod
     def noise(self, index_B: Tensor, length: int, *, seed: int, step: int = 0) -> Tensor:
-        """x_0 ~ p_0, [B, N], for the sample indices index_B."""
+        """Draw x_0 ~ p_0 [B, N] for the sample indices index_B."""
 
     @abstractmethod
     def revealed(self, x_BN: Tensor) -> Tensor | None:
-        """The reveal mask [B, N]; None if it cannot be inferred from the state."""
+        """The reveal mask [B, N] of a state; None if it cannot be inferred from the state."""
 
     @property
     def marks_noise(self) -> bool:
-        """Whether the reveal mask can be inferred from a state, because noise differs from data."""
+        """Whether noise differs from data, so that a state determines its reveal mask."""
         return self.revealed(torch.zeros(1, 1, dtype=torch.int64)) is not None
 
     def movable(self, x_BN: Tensor, fixed_BN: Tensor) -> Tensor:
-        """The coordinates that may still move, [B, N]: neither fixed nor known to be revealed."""
+        """The coordinates [B, N] that may still change: neither fixed nor known to be revealed."""
         revealed_BN = self.revealed(x_BN)
         return ~fixed_BN if revealed_BN is None else ~(fixed_BN | revealed_BN)
 
@@ -57,10 +57,10 @@ class Source(ABC):
 
     @abstractmethod
     def renoise(self, x_BN: Tensor, u_BN: Tensor) -> Tensor:
-        """A source token that differs from the current one, [B, N], from uniform draws u_BN."""
+        """Draw source tokens [B, N] that differ from the current ones, using uniforms u_BN."""
 
     def data_logits(self, logits: Tensor) -> Tensor:
-        """A view of the data tokens' logits [..., V]; the mask has probability zero."""
+        """A view of the data tokens' logits [..., V], which excludes the mask."""
         return logits[..., : self.vocab_size]
 
 
@@ -94,8 +94,9 @@ class MaskSource(Source):
 class UniformSource(Source):
     """p_0 = independent uniform data tokens.
 
-    A revealed token cannot be distinguished from noise, so `revealed` is None. In training the path
-    provides the reveal mask; in sampling the proposal replaces x_1.
+    A revealed token cannot be distinguished from noise, so `revealed` returns None. In training the
+    path provides the reveal mask; in sampling a coordinate counts as revealed if it equals its
+    proposal.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Trained models as sampling and scoring see them: the interface, prompts, batch sizes."""
+"""The `Trained` interface used by sampling and scoring, with prompts and batch sizes."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -13,10 +13,10 @@ from cwdfm.errors import InputError, check_instance, check_integer, check_string
 from cwdfm.method.base import Method
 from cwdfm.model.predict import model_device
 
-# Peak activation memory of the trunk per token, in units of 4 * width bytes: the MLP of four times
-# the width, q, k, v and the residual stream.
+# Peak activation memory of the trunk per token, in units of 4 * width bytes: the MLP (4 * width),
+# q, k, v and the residual stream, with a margin.
 _ACTIVATIONS = 24
-_WIDTH = 1024  # assumed for networks that do not say
+_WIDTH = 1024  # assumed for networks without a `config.width`
 _CPU_BUDGET = 2**30
 _MAX_BATCH = {"cpu": 256, "cuda": 4096}  # larger batches are not faster and report progress rarely
 
@@ -31,19 +31,19 @@ class Trained(Protocol):
 
     @property
     def method(self) -> Method:
-        """How the network is sampled and scored."""
+        """The training method, which defines how the network is sampled and scored."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Between text and data tokens."""
+        """Converts between text and data tokens."""
 
     @property
     def length(self) -> int:
-        """Tokens per sequence in training."""
+        """The number of tokens per training sequence."""
 
     @property
     def fix_first(self) -> bool:
-        """Whether the first token was always given in training."""
+        """Whether training always fixed the first token."""
 
 
 def prompt_tokens(
@@ -53,22 +53,21 @@ def prompt_tokens(
     prompt: str | None = None,
     template: str | Sequence[str] | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Encode a prompt or template: tokens [N] and the mask [N] of those to keep.
+    """Encode a prompt or template: the tokens [N] and a mask [N] of the fixed ones.
 
-    For a list of templates, both are [B, N].
+    Both are [B, N] for a list of templates, and None if no token is fixed.
 
-    Both are None if no token is fixed. A prompt fixes the beginning of the sequence. A template
-    fixes the whole sequence, including its end, except for its holes (`Tokenizer.holes`), which are
-    filled with text tokens. A text template may be shorter than the model's sequences. `length`, if
-    given, must equal the length of the template; this permits templates longer than the model's
-    sequences.
+    A prompt fixes the beginning of the sequence. A template fixes the entire sequence, including
+    its end, except for its holes (`Tokenizer.holes`), which sampling fills with text tokens. A text
+    template may be shorter than the model's sequences. If `length` is given, it must equal the
+    length of the template; this allows templates longer than the model's sequences.
     """
     if prompt is not None and template is not None:
         raise InputError(
             "prompt and template are mutually exclusive; a template can begin with the prompt"
         )
     if template is not None and not isinstance(template, str):
-        return _template_rows(trained, template, length)
+        return _encode_templates(trained, template, length)
     for name, text in (("prompt", prompt), ("template", template)):
         if text is not None:
             check_instance(name, text, str, "'CC'")
@@ -95,30 +94,30 @@ def prompt_tokens(
     return torch.tensor([token or 0 for token in row]), ~free
 
 
-def _template_rows(
+def _encode_templates(
     trained: Trained, templates: Sequence[str], length: int | None
 ) -> tuple[Tensor, Tensor]:
-    """The tokens and masks [B, N] of a list of templates, which must have equal lengths."""
+    """Encode a list of templates of equal length: tokens and masks, both [B, N]."""
     if not isinstance(templates, Sequence):
         raise InputError(f"template must be a string or a list, got {describe(templates)}")
     check_strings("template", templates, "templates")
-    rows = [prompt_tokens(trained, length=length, template=each) for each in templates]
-    tokens, fixed = zip(*rows, strict=True)
-    if len(sizes := sorted({len(row) for row in tokens})) > 1:
+    encoded = [prompt_tokens(trained, length=length, template=template) for template in templates]
+    tokens, fixed = zip(*encoded, strict=True)
+    if len(lengths := sorted({len(row) for row in tokens})) > 1:
         raise InputError(
-            f"the templates have {sizes[0]} to {sizes[-1]} tokens, including their holes; all "
+            f"the templates have {lengths[0]} to {lengths[-1]} tokens, including their holes; all "
             f"must have the same number"
         )
     return torch.stack(tokens), torch.stack(fixed)
 
 
 def auto_batch_size(trained: Trained, length: int | None = None) -> int:
-    """The number of sequences of a length that fit into the free memory, up to a useful maximum.
+    """The number of sequences that fit into the free memory, up to a device-dependent maximum.
 
-    The default length is the model's.
+    The default `length` is the model's sequence length.
     """
     device = model_device(trained.model) or torch.device("cpu")
     width = getattr(getattr(trained.model, "config", None), "width", _WIDTH)
-    bytes_each = (length or trained.length) * width * 4 * _ACTIVATIONS
+    sequence_bytes = (length or trained.length) * width * 4 * _ACTIVATIONS
     budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
-    return max(1, min(budget // bytes_each, _MAX_BATCH.get(device.type, 256)))
+    return max(1, min(budget // sequence_bytes, _MAX_BATCH.get(device.type, 256)))

@@ -1,4 +1,4 @@
-"""The methods that discrete flows are compared with, and the registry of all methods.
+"""The methods that flows are compared with, and `METHODS`, the registry of all methods.
 
 To add a baseline, write a module or package with its `Method`, `Objective` and `MethodConfig`, and
 add the config to `METHODS`.
@@ -10,7 +10,7 @@ from cwdfm.baselines.sedd.objective import SEDDConfig
 from cwdfm.method.base import MethodConfig
 from cwdfm.method.flow_config import FlowConfig, MDLMConfig
 
-# All methods by name. Training, saved models and the commands read this table.
+# All methods by name, as used by training, saved models and the command line.
 METHODS: dict[str, type[MethodConfig]] = {
     "flow": FlowConfig,
     "mdlm": MDLMConfig,

@@ -1,9 +1,9 @@
 """Autoregressive models: p(x) = prod_k p(x_k | start, x_1 .. x_{k-1}).
 
-The network reads [start, x_1 .. x_{N-1}] and its output k predicts x_k. All N tokens are predicted,
-so likelihoods are comparable with the bounds of the other methods.
+The network reads [start, x_1 .. x_{N-1}], and its output k predicts x_k. All N tokens are
+predicted, so likelihoods are comparable with the bounds of the other methods.
 
-The token ids are those of a mask source, and its mask id is the start token. The start token is
+Token ids are those of a mask source, whose mask id serves as the start token. The start token is
 never sampled or scored; in a prompt it marks a free position.
 
 Shapes: B batch, N length, M = N + 1 tokens with the start token, K positions, D width.
@@ -54,7 +54,7 @@ from cwdfm.source import MaskSource
 
 @dataclass(frozen=True)
 class Autoregressive(Method):
-    """A causal network of p(x_k | x_<k). The id after the data tokens is the start token."""
+    """A causal network for p(x_k | x_<k). The id after the data tokens is the start token."""
 
     default_solver = "left-to-right"
     exact = True
@@ -74,13 +74,13 @@ class Autoregressive(Method):
         return replace(config, num_tokens=self.num_tokens, attention="causal", time="none")
 
     def steps(self, requested: int, length: int) -> int:
-        """One step per token, whatever number was requested."""
+        """One step per token, regardless of the requested number."""
         return length
 
     def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
         solver = LeftToRight() if solver is None else solver
         if not isinstance(solver, LeftToRight):
-            reason = "its order is fixed, left to right, and it has no rates to step or to weight"
+            reason = "its order is fixed, left to right, and it has no rates to simulate or weight"
             refuse_solver(self, solver, "LeftToRight() (solver left-to-right)", reason)
         return solver.sample(model, self.vocab_size, request)
 
@@ -101,7 +101,7 @@ class Autoregressive(Method):
 
 @dataclass(frozen=True)
 class NextToken(Objective):
-    """The mean of -log p(x_k | x_<k) over the tokens that are not fixed. Nothing is corrupted."""
+    """The mean of -log p(x_k | x_<k) over the tokens that are not fixed, without corruption."""
 
     vocab_size: int
 
@@ -132,8 +132,8 @@ class LeftToRight(DrawOptions):
     The number of steps is the number of tokens; `steps` and `grid` of a request have no effect.
 
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
-    - `cached`: keep keys and values, so that a step evaluates one token. False evaluates the whole
-      sequence for every token, which works with any callable. The samples are the same up to
+    - `cached`: cache keys and values, so that a step evaluates one token. False evaluates the
+      entire sequence for every token, which works with any callable. The samples are the same up to
       rounding.
     """
 
@@ -147,23 +147,23 @@ class LeftToRight(DrawOptions):
     def sample(self, model: nn.Module, vocab_size: int, request: SampleRequest) -> Samples:
         """Sample sequences.
 
-        Token k of sample i depends on (seed, i, k) and the tokens before it, and not on the batch.
+        Token k of sample i depends on (seed, i, k) and the tokens before it, but not on the batch.
         """
         ids = MaskSource(vocab_size)
-        every = Chunk.of(model, ids, request)
+        start = Chunk.of(model, ids, request)
         check_network(model, request.shape[1])
         if self.cached and not isinstance(model, DiT):
             raise InputError(
                 f"a cache needs a DiT, whose trunk accepts an attention, got "
                 f"{type(model).__name__}; use LeftToRight(cached=False)"
             )
-        check_prefix(every.fixed)
+        check_prefix(start.fixed)
         with evaluating(model), model.uncompiled() if isinstance(model, DiT) else nullcontext():
             if not self.cached:
-                check_split(model, every.tokens[:1], 0.0)
-            chunks = every.split(request.batch_size)
+                check_split(model, start.tokens[:1], 0.0)
+            chunks = start.split(request.batch_size)
             parts = [self._sample_chunk(model, ids, chunk, request) for chunk in chunks]
-        free_BN = ~every.fixed
+        free_BN = ~start.fixed
         return Samples(
             tokens=torch.cat(parts),
             updates=free_BN.int(),
@@ -175,7 +175,7 @@ class LeftToRight(DrawOptions):
     def _sample_chunk(
         self, model: nn.Module, ids: MaskSource, chunk: Chunk, request: SampleRequest
     ) -> Tensor:
-        """Extend one batch from the end of its shortest prompt to its last token [B, N]."""
+        """Complete one batch, starting at the end of its shortest prompt; returns tokens [B, N]."""
         batch, length = chunk.tokens.shape
         tokens_BM = prepend_start(chunk.tokens, ids)
         cache = KVCache(length)
@@ -188,45 +188,47 @@ class LeftToRight(DrawOptions):
         for k in range(int(chunk.fixed.sum(1).min()), length):
             index_B = chunk.index
             u_B = uniform(request.seed, Purpose.PROPOSAL, index_B, k, torch.full_like(index_B, k))
-            next_B = self._next(network, ids, tokens_BM[:, cache.length : k + 1], u_B)
+            next_B = self._draw_next(network, ids, tokens_BM[:, cache.length : k + 1], u_B)
             tokens_BM[:, k + 1] = torch.where(chunk.fixed[:, k], tokens_BM[:, k + 1], next_B)
             if self.cached:
                 cache.length = k + 1
             progress.update(k + 1)
-        progress.update(length)  # even if the whole batch is fixed
+        progress.update(length)  # even if all tokens of the batch are fixed
         return tokens_BM[:, 1:]
 
-    def _next(self, network: nn.Module, ids: MaskSource, input_BL: Tensor, u_B: Tensor) -> Tensor:
-        """The next token [B] after the cache and the L new tokens."""
+    def _draw_next(
+        self, network: nn.Module, ids: MaskSource, input_BL: Tensor, u_B: Tensor
+    ) -> Tensor:
+        """Draw the next token [B] after the cached tokens and the L new ones."""
         last_BL = torch.zeros_like(input_BL, dtype=torch.bool)
         last_BL[:, -1] = True
         t_B = torch.zeros(len(input_BL), device=input_BL.device)
         query = (network, ids, input_BL, t_B, Positions.of(last_BL))
-        if self.fusible and (found := fusible_hidden(*query)) is not None:
-            return head_draw(*found, u_B, ids.vocab_size, temperature=self.temperature).tokens
+        if self.fusible and (fused := fusible_hidden(*query)) is not None:
+            return head_draw(*fused, u_B, ids.vocab_size, temperature=self.temperature).tokens
         parts = [self.draw(logits_kV, u_B[k]) for k, logits_kV in predict_logits(*query)]
         return torch.cat(parts)
 
 
 def prepend_start(x_BN: Tensor, ids: MaskSource) -> Tensor:
-    """[start, x], [B, N + 1]. Without its last token it is the network's input to predict x."""
+    """[start, x] [B, N + 1]. Without its last token, it is the network's input to predict x."""
     return torch.cat([torch.full_like(x_BN[:, :1], ids.mask_id), x_BN], dim=1)
 
 
 def check_prefix(fixed_BN: Tensor) -> None:
-    """Check that the fixed tokens of every sequence are a prefix."""
+    """Raise an InputError unless the fixed tokens of every sequence are a prefix."""
     after_free_BN = fixed_BN[:, 1:] & ~fixed_BN[:, :-1]
     if bool(after_free_BN.any()):
         b, i = after_free_BN.nonzero()[0].tolist()
         raise InputError(
             f"position {i + 1} of sequence {b} is fixed and position {i} before it is not: a "
             f"left-to-right model cannot condition on later tokens; fix only a prefix, or use a "
-            f"flow to fill holes"
+            f"flow for infilling"
         )
 
 
 def check_network(model: nn.Module, length: int) -> None:
-    """Check that a transformer is causal and has enough learned positions."""
+    """Raise an InputError unless a transformer is causal and has enough learned positions."""
     if not isinstance(model, DiT):
         return
     config = model.config
@@ -245,7 +247,7 @@ def check_network(model: nn.Module, length: int) -> None:
 
 @dataclass(frozen=True)
 class AutoregressiveConfig(MethodConfig):
-    """An autoregressive model. It has no settings of its own."""
+    """An autoregressive model, without settings of its own."""
 
     method_class = Autoregressive
 

@@ -1,4 +1,4 @@
-"""Building blocks of samplers that generate from left to right, with a cache of keys and values.
+"""Building blocks of left-to-right samplers with a key-value cache.
 
 Shapes: B batch, N length, L new tokens, C context tokens before them, D width.
 """
@@ -21,14 +21,14 @@ from cwdfm.source import MaskSource
 
 
 class CachedModel(nn.Module):
-    """A split model of the tokens after a cached prefix.
+    """A split model that evaluates only the tokens after a cached prefix.
 
     The input is [B, C + L]: the last C tokens of the prefix, then L new tokens. Solvers and context
-    weights see all of them. The network attends to the prefix through its cache, and the hidden
-    states of the C tokens are zeros, which nothing reads.
+    weights use all of them. The network evaluates only the new ones and attends to the prefix
+    through its cache; the hidden states of the C tokens are zeros, which are never read.
 
-    A forward pass writes the new keys and values behind `cache.length`; they stay only if the
-    caller advances it.
+    A forward pass writes the new keys and values after `cache.length`. The next pass overwrites
+    them unless the caller advances `cache.length`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class CachedModel(nn.Module):
         return self.model.head(hidden)
 
     def select(self, active_B: Tensor) -> "CachedModel":
-        """The model for a subset of the sequences."""
+        """The model for the active sequences only."""
         if bool(active_B.all()):
             return self
         cache = self.cache.select(active_B)
@@ -68,7 +68,7 @@ class CachedModel(nn.Module):
 
 @dataclass(frozen=True)
 class Chunk:
-    """The initial state of the sequences that are sampled in one batch."""
+    """The initial tokens of sequences that are sampled together."""
 
     tokens: Tensor  # [B, N]: the prompt, mask ids elsewhere
     fixed: Tensor  # [B, N]: positions of the prompt
@@ -76,7 +76,7 @@ class Chunk:
 
     @classmethod
     def of(cls, model: nn.Module, source: MaskSource, request: SampleRequest) -> "Chunk":
-        """All sequences of a request, checked, on the model's device."""
+        """Check a request and create the initial tokens of its sequences on the model's device."""
         batch, length = request.shape
         check_integer("the number of samples", batch)
         check_integer("the length", length)
@@ -91,7 +91,7 @@ class Chunk:
         return cls(torch.where(fixed_BN, prompt_BN, source.mask_id), fixed_BN, index_B)
 
     def split(self, batch_size: int | None) -> list["Chunk"]:
-        """Split into batches of `batch_size`; None is a single batch."""
+        """Split into batches of `batch_size`; None for a single batch."""
         return [
             Chunk(self.tokens[part], self.fixed[part], self.index[part])
             for part in batches(len(self.index), batch_size, self.index.device)

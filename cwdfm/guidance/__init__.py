@@ -1,4 +1,4 @@
-"""Guidance: models whose predictions are changed towards a property."""
+"""Guidance: steer a model's predictions towards a property."""
 
 from cwdfm.guidance.base import Guidance
 from cwdfm.guidance.classifier_free import ClassifierFreeGuidance

@@ -1,7 +1,7 @@
-"""Guidance changes what a model predicts, so that samples have a property y.
+"""The guidance interface: change a model's predictions so that samples have a property y.
 
-A guided model predicts p_{1|t}(. | x_t, y) in place of p_{1|t}(. | x_t). All solvers and all
-postprocessing work with such predictions, so guidance combines with each of them.
+A guided model predicts p_{1|t}(. | x_t, y) instead of p_{1|t}(. | x_t). It is a model like any
+other, so guidance works with all solvers and all postprocessing.
 
 Shapes: B batch, N length, k rows, V data tokens.
 """
@@ -22,7 +22,7 @@ from cwdfm.source import Source
 
 
 class Guidance(ABC):
-    """What makes a guided model out of a model. Subclasses are frozen dataclasses."""
+    """Turns a model into a guided model. Subclasses are frozen dataclasses."""
 
     @abstractmethod
     def guide(self, model: Model, source: Source, schedule: Schedule) -> Model:
@@ -30,7 +30,7 @@ class Guidance(ABC):
 
 
 class GuidedModel(nn.Module, ABC):
-    """A model that predicts only the coordinates that are asked for."""
+    """A model that computes logits only at the requested coordinates."""
 
     network_calls = 1  # evaluations of the network per evaluation of this model
 
@@ -43,25 +43,25 @@ class GuidedModel(nn.Module, ABC):
         """Logits [k, V] of the data tokens at `rows`, in order, in chunks."""
 
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """Logits [B, N, num_tokens] of all coordinates; the mask's is -inf."""
+        """Logits [B, N, num_tokens] of all coordinates; -inf for the mask."""
         rows = Positions.of(torch.ones_like(x_t, dtype=torch.bool))
         logits_BNV = torch.cat(list(self.logits_at(x_t, t, rows))).unflatten(0, x_t.shape)
         return F.pad(logits_BNV, (0, self.source.num_tokens - self.source.vocab_size), value=-inf)
 
 
 def check_guidance(guidance: object) -> tuple[Guidance, ...]:
-    """The guidances to apply, in order, from one or several."""
-    several = tuple(guidance) if isinstance(guidance, list | tuple) else (guidance,)
-    if not all(isinstance(each, Guidance) for each in several):
+    """Normalize one guidance or a list of them to a tuple, in the order of application."""
+    items = tuple(guidance) if isinstance(guidance, list | tuple) else (guidance,)
+    if not all(isinstance(item, Guidance) for item in items):
         raise InputError(
             f"guidance must be ClassifierFreeGuidance, PredictorGuidance or a list of them, got "
             f"{describe(guidance)}"
         )
-    return several
+    return items
 
 
 def check_strength(strength: float) -> None:
-    """Raise InputError unless a strength is a finite number >= 0."""
+    """Raise an InputError unless the strength is a finite number >= 0."""
     if not is_number(strength) or not isfinite(strength) or strength < 0:
         raise InputError(
             f"strength must be a finite number >= 0, got {strength!r}; 1 samples "
@@ -73,9 +73,12 @@ def check_strength(strength: float) -> None:
 def guide(
     model: Model, guidance: Sequence[Guidance], source: Source, schedule: Schedule
 ) -> tuple[Model, int]:
-    """The model with all guidances, and the evaluations of the network that one of it costs."""
+    """Apply all guidance to a model.
+
+    Returns the guided model and the number of network evaluations per evaluation of it.
+    """
     calls = 1
-    for each in guidance:
-        model = each.guide(model, source, schedule)
+    for item in guidance:
+        model = item.guide(model, source, schedule)
         calls *= getattr(model, "network_calls", 1)
     return model, calls

@@ -19,16 +19,16 @@ from cwdfm.source import Source
 
 @dataclass(frozen=True)
 class ClassifierFreeGuidance(Guidance):
-    """Predict with the given conditions, and move away from the prediction without them:
+    """Predict with conditions y, and extrapolate away from the prediction without them:
 
         p(x_1^i | x_t) ~ p_{1|t}^i(x_1^i | x_t, y)^w p_{1|t}^i(x_1^i | x_t)^(1 - w)
 
     (Ho and Salimans 2022; for discrete flows Nisonoff et al. 2025 and Schiff et al. 2025). With a
-    uniform source the evidence of x_t^i is the same in both factors, so the formula holds for the
-    predictions from the other coordinates too.
+    uniform source the likelihood of x_t^i is the same in both factors, so the formula also holds
+    for the predictions from the other coordinates.
 
     - `condition`: values by name, such as {"logp": 2.5}. The network must have been trained with
-      these conditions (`cwdfm train --condition`). Other conditions are not given.
+      these conditions (`cwdfm train --condition`). Other conditions are left unspecified.
     - `strength`: w. 1 is the network's prediction with the conditions, at no extra cost. Any other
       value evaluates the network twice; 0 is the prediction without conditions.
     """
@@ -37,27 +37,25 @@ class ClassifierFreeGuidance(Guidance):
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        given = self.condition
-        require(
-            isinstance(given, Mapping), "condition", "be a dictionary such as {'logp': 2.5}", given
-        )
+        valid = isinstance(self.condition, Mapping)
+        require(valid, "condition", "be a dictionary such as {'logp': 2.5}", self.condition)
         check_strength(self.strength)
 
     def guide(self, model: Model, source: Source, schedule: Schedule) -> Model:
         conditions = getattr(getattr(model, "config", None), "conditions", ())
-        numbers = encode_condition(conditions, self.condition)
+        encoded = encode_condition(conditions, self.condition)
         if not isinstance(model, DiT):
             raise InputError(
                 "classifier-free guidance needs the network itself; put it before other guidance"
             )
-        conditioned = Conditioned(model, numbers)
+        conditioned = Conditioned(model, encoded)
         if self.strength == 1:
             return conditioned
         return ClassifierFreeModel(conditioned, model, source, self.strength)
 
 
 class Conditioned(nn.Module):
-    """A network with given conditions, as a split model."""
+    """A split model that evaluates a network with the same conditions for all sequences."""
 
     def __init__(self, model: DiT, numbers: list[float]) -> None:
         super().__init__()
@@ -78,7 +76,7 @@ class Conditioned(nn.Module):
         return self.model.first_stage(x_t, with_condition(t, self.numbers))
 
     def second_stage(self, state: TrunkState, flat_K: Tensor) -> Tensor:
-        """Hidden vectors [K, D] at the flat indices."""
+        """Hidden vectors [K, D] at the flat indices flat_K."""
         return self.model.second_stage(state, flat_K)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -87,12 +85,12 @@ class Conditioned(nn.Module):
 
     @property
     def two_stage(self) -> bool:
-        """Whether the two stages equal the trunk."""
+        """Whether the two stages together equal the trunk."""
         return self.model.two_stage
 
     @property
     def linear_head(self) -> bool:
-        """Whether the head is the readout."""
+        """Whether the head is just the linear readout."""
         return self.model.linear_head
 
     @property
@@ -102,7 +100,7 @@ class Conditioned(nn.Module):
 
 
 class ClassifierFreeModel(GuidedModel):
-    """The model of `ClassifierFreeGuidance` with a strength other than 1."""
+    """The guided model of `ClassifierFreeGuidance` with a strength other than 1."""
 
     network_calls = 2
 
@@ -117,13 +115,17 @@ class ClassifierFreeModel(GuidedModel):
             predict_logits(self.model, *arguments),
             strict=True,
         )
-        for (_, given_kV), (_, plain_kV) in pairs:
-            yield combine(given_kV, plain_kV, self.strength)
+        for (_, conditional_kV), (_, plain_kV) in pairs:
+            yield combine(conditional_kV, plain_kV, self.strength)
 
 
-def combine(given_kV: Tensor, plain_kV: Tensor, strength: float) -> Tensor:
-    """Logits of p(. | y)^w p^(1 - w), without normalization. What p(. | y) excludes stays so."""
-    given_kV, plain_kV = given_kV.double().log_softmax(-1), plain_kV.double().log_softmax(-1)
-    guided_kV = strength * given_kV + (1 - strength) * plain_kV
-    possible_kV = given_kV.isfinite() & plain_kV.isfinite()
-    return torch.where(possible_kV, guided_kV, given_kV)
+def combine(conditional_kV: Tensor, plain_kV: Tensor, strength: float) -> Tensor:
+    """Unnormalized logits of p(. | y)^w p^(1 - w).
+
+    Where either probability is zero, the logits of p(. | y) are used.
+    """
+    conditional_kV = conditional_kV.double().log_softmax(-1)
+    plain_kV = plain_kV.double().log_softmax(-1)
+    guided_kV = strength * conditional_kV + (1 - strength) * plain_kV
+    finite_kV = conditional_kV.isfinite() & plain_kV.isfinite()
+    return torch.where(finite_kV, guided_kV, conditional_kV)

@@ -1,6 +1,6 @@
-"""Guidance by a predictor h(x_t, t) = p(y | x_t) of a property, without training the network again.
+"""Guidance by a predictor h(x_t, t) = p(y | x_t) of a property, without retraining the network.
 
-The guided rates of a chain that has the Markov property with y are (Nisonoff et al. 2025)
+If the chain is Markov also conditionally on y, its guided rates are (Nisonoff et al. 2025)
 
     R_t(x, x' | y) = R_t(x, x') h(x', t) / h(x, t).
 
@@ -9,13 +9,14 @@ coordinate i, so
 
     p_{1|t}^i(v | x, y) ~ p_{1|t}^i(v | x) h(x', t).
 
-With a uniform source, a jump of the flow to x' reveals that x_1^i = v, and h(x', t) does not know
-that. What the predictor gives is the law of x_t^i given the other coordinates and y,
+With a uniform source, a jump of the flow to x' reveals that x_1^i = v, which h(x', t) does not
+take into account. The predictor instead determines the distribution of x_t^i given the other
+coordinates and y,
 
     p_t^i(v | x^-i, y) ~ p_t^i(v | x^-i) h(x', t),   p_t^i(v | x^-i) = kappa q^i(v) + (1 - kappa)/V,
 
-where q^i = p(x_1^i = . | x_t^-i). It follows q^i(. | y), and with the evidence of x^i the posterior
-p_{1|t}^i(. | x, y). If h is exact, both posteriors are exact.
+where q^i = p(x_1^i = . | x_t^-i). Solving for q^i(. | y) and multiplying by the likelihood of x^i
+gives the posterior p_{1|t}^i(. | x, y). If h is exact, both posteriors are exact.
 
 Shapes: B batch, N length, M sequences, k rows, V data tokens.
 """
@@ -37,28 +38,29 @@ from cwdfm.model.protocol import Model
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 
-# With a uniform source, the smallest kappa at which the predictor is asked. Before, x_t says so
-# little that p_{1|t} hardly depends on t, but the ratios of h tend to 1, and errors would dominate.
+# With a uniform source, the smallest kappa that the predictor is evaluated at. At smaller ones x_t
+# carries so little information that p_{1|t} hardly depends on t, while the ratios of h tend to 1,
+# so that errors would dominate.
 MIN_KAPPA = 0.01
-MAX_TOKENS = 2**20  # of the sequences that the predictor is called with at a time
+MAX_TOKENS = 2**20  # largest number of tokens in one call of the predictor
 
 
 @dataclass(frozen=True)
 class PredictorGuidance(Guidance):
     """Multiply the rate of a jump from x to x' by (h(x', t) / h(x, t))^strength.
 
-    - `predictor`: returns log h(x_t, t) [M] for tokens x_t [M, N], int64, and times t [M]. It sees
-      noise: mask ids, or uniform tokens, as the path makes them at time t. A constant may be added
-      to log h, which can be the logarithm of any positive function of a sequence.
+    - `predictor`: returns log h(x_t, t) [M] for tokens x_t [M, N], int64, and times t [M]. Its
+      input is noised as on the path at time t, with mask ids or uniform tokens. log h may be the
+      logarithm of any positive function of a sequence; an additive constant has no effect.
     - `strength`: 0 is no guidance; with 1 and an exact predictor samples follow p(x | y).
-    - `form`: "exact" calls the predictor with V variants of a sequence for each coordinate that may
-      jump. "taylor" calls it once, and estimates log h(x', t) - log h(x, t) by its gradient. It
-      then receives x_t as one-hot vectors [M, N, num_tokens], float32.
+    - `form`: "exact" calls the predictor on V variants of a sequence for each coordinate that may
+      jump. "taylor" calls it once and estimates log h(x', t) - log h(x, t) from its gradient; x_t
+      is then passed as one-hot vectors [M, N, num_tokens], float32.
 
     Rates are normalized, so that the number of jumps stays that of the path. With a mask source and
-    an exact predictor they need no normalization. Where the predictor rules out every token, the
-    coordinate is not guided. With a uniform source, errors of a predictor are multiplied by
-    (1 - kappa) / (V kappa), so a predictor that ignores t guides badly at small t.
+    an exact predictor this changes nothing. If the predictor excludes every token of a coordinate,
+    that coordinate is not guided. With a uniform source, errors of the predictor are multiplied by
+    (1 - kappa) / (V kappa), so a predictor that ignores t guides poorly at small t.
     """
 
     predictor: Callable[[Tensor, Tensor], Tensor]
@@ -79,13 +81,13 @@ class PredictorGuidance(Guidance):
 
 
 class PredictorGuidedModel(GuidedModel):
-    """The model of `PredictorGuidance`."""
+    """The guided model of `PredictorGuidance`."""
 
     def __init__(
         self, model: Model, source: Source, schedule: Schedule, guidance: PredictorGuidance
     ) -> None:
         super().__init__(model, source)
-        self.predictor = guidance.predictor  # a module among them is put into evaluation mode
+        self.predictor = guidance.predictor  # registers a module, for `eval` mode
         self.schedule, self.guidance = schedule, guidance
 
     def logits_at(self, x_BN: Tensor, t_B: Tensor, rows: Positions) -> Iterator[Tensor]:
@@ -96,7 +98,7 @@ class PredictorGuidedModel(GuidedModel):
             t_B = t_B.clamp(min=float(self.schedule.inverse(MIN_KAPPA)))
         current_K, t_K = rows.take(x_BN), t_B[rows.sequence]
         kappa_K = self.schedule.kappa(t_K.double())
-        difference_KV = self._slope(x_BN, t_B, rows) if self.guidance.form == "taylor" else None
+        difference_KV = self._taylor(x_BN, t_B, rows) if self.guidance.form == "taylor" else None
         for k, logits_kV in predict_logits(self.model, self.source, x_BN, model_t_B, rows):
             if difference_KV is not None:
                 log_h_kV = difference_KV[k]
@@ -108,43 +110,45 @@ class PredictorGuidedModel(GuidedModel):
                 guided_kV = logits_kV.double() + tilt_kV
             else:
                 guided_kV = tilt_uniform(logits_kV, tilt_kV, current_K[k], kappa_K[k])
-            alive_k1 = (guided_kV > -torch.inf).any(-1, keepdim=True)
-            yield torch.where(alive_k1, guided_kV, logits_kV.double())
+            possible_k1 = (guided_kV > -torch.inf).any(-1, keepdim=True)
+            yield torch.where(possible_k1, guided_kV, logits_kV.double())
 
     def _variants(self, tokens_kN: Tensor, position_k: Tensor, t_k: Tensor) -> Tensor:
-        """log h [k, V] of the sequences with each data token at the position."""
+        """log h [k, V] of the sequences with every data token substituted at the position."""
         vocab, length = self.source.vocab_size, tokens_kN.shape[1]
         parts = []
         for part in torch.arange(len(t_k), device=t_k.device).split(
             max(1, MAX_TOKENS // (vocab * length))
         ):
             variants_kVN = tokens_kN[part][:, None].repeat(1, vocab, 1)
-            here_kV1 = position_k[part][:, None, None].expand(-1, vocab, 1)
-            every_kV1 = torch.arange(vocab, device=t_k.device)[None, :, None].expand_as(here_kV1)
-            variants_MN = variants_kVN.scatter(2, here_kV1, every_kV1).flatten(0, 1)
+            position_kV1 = position_k[part][:, None, None].expand(-1, vocab, 1)
+            token_kV1 = torch.arange(vocab, device=t_k.device)[None, :, None].expand_as(
+                position_kV1
+            )
+            variants_MN = variants_kVN.scatter(2, position_kV1, token_kV1).flatten(0, 1)
             log_h_M = self.predictor(variants_MN, t_k[part].repeat_interleave(vocab))
             parts.append(check_log_h(log_h_M, len(variants_MN)).view(-1, vocab))
         return torch.cat(parts)
 
-    def _slope(self, x_BN: Tensor, t_B: Tensor, rows: Positions) -> Tensor:
+    def _taylor(self, x_BN: Tensor, t_B: Tensor, rows: Positions) -> Tensor:
         """The first-order estimate [K, V] of log h(x') - log h(x)."""
         with torch.enable_grad():
             one_hot = F.one_hot(x_BN, self.source.num_tokens).float().requires_grad_()
             log_h_B = check_log_h(self.predictor(one_hot, t_B), len(x_BN))
             if not log_h_B.requires_grad:
                 raise InputError(
-                    "form='taylor' needs a predictor with a gradient, and this one does not depend "
-                    "on the one-hot vectors differentiably; use form='exact'",
+                    "form='taylor' needs a predictor that is differentiable in the one-hot "
+                    "vectors, and the output of this one requires no gradient; use form='exact'",
                     fields=("form",),
                 )
-            (slope_BNS,) = torch.autograd.grad(log_h_B.sum(), one_hot)
-        slope_KS = rows.take(slope_BNS)
-        now_K1 = slope_KS.gather(1, rows.take(x_BN)[:, None])
-        return slope_KS[:, : self.source.vocab_size] - now_K1
+            (gradient_BNS,) = torch.autograd.grad(log_h_B.sum(), one_hot)
+        gradient_KS = rows.take(gradient_BNS)
+        current_K1 = gradient_KS.gather(1, rows.take(x_BN)[:, None])
+        return gradient_KS[:, : self.source.vocab_size] - current_K1
 
 
 def check_log_h(log_h_M: object, count: int) -> Tensor:
-    """The result of a predictor, if it is [M], floating and not NaN or +inf."""
+    """Return a predictor's output if it is a floating tensor [M] without NaN and +inf."""
     if (
         not isinstance(log_h_M, Tensor)
         or log_h_M.shape != (count,)
@@ -155,19 +159,21 @@ def check_log_h(log_h_M: object, count: int) -> Tensor:
             f"shape ({count},), got {describe(log_h_M)}"
         )
     if bool((log_h_M.isnan() | log_h_M.isposinf()).any()):
-        raise InputError("the predictor returned NaN or +inf; allowed are finite numbers and -inf")
+        raise InputError(
+            "the predictor returned NaN or +inf; log p(y | x_t) must be finite or -inf"
+        )
     return log_h_M
 
 
 def tilt_uniform(logits_kV: Tensor, tilt_kV: Tensor, current_k: Tensor, kappa_k: Tensor) -> Tensor:
-    """Logits of p_{1|t}(. | x, y) for a uniform source; see the module."""
+    """Logits of p_{1|t}(. | x, y) for a uniform source; see the module docstring."""
     vocab = logits_kV.shape[1]
     kappa_k1 = kappa_k.clamp(max=MAX_KAPPA)[:, None]
     noise_k1 = (1 - kappa_k1) / vocab
     evidence_k1 = torch.log1p(kappa_k1 / noise_k1)
-    column_k1 = current_k[:, None]
-    q_kV = logits_kV.double().scatter_add(1, column_k1, -evidence_k1).softmax(-1)
-    law_kV = ((kappa_k1 * q_kV + noise_k1).log() + tilt_kV).softmax(-1)  # of x_t^i, given y
-    guided_kV = (law_kV - noise_k1).clamp(min=0)
+    current_k1 = current_k[:, None]
+    q_kV = logits_kV.double().scatter_add(1, current_k1, -evidence_k1).softmax(-1)
+    p_t_kV = ((kappa_k1 * q_kV + noise_k1).log() + tilt_kV).softmax(-1)  # of x_t^i, given y
+    guided_kV = (p_t_kV - noise_k1).clamp(min=0)
     guided_kV = torch.where(guided_kV.sum(-1, keepdim=True) > 0, guided_kV, q_kV)
-    return guided_kV.log().scatter_add(1, column_k1, evidence_k1)
+    return guided_kV.log().scatter_add(1, current_k1, evidence_k1)

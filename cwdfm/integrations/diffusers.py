@@ -150,7 +150,7 @@ class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[mis
 
 
 def _flow_solver(name: str, options: dict[str, Any]) -> Any:
-    """Make the solver; raises InputError if it is not a solver of flows that the scheduler can step."""
+    """Make the solver; raises InputError unless the scheduler can step it."""
     defaults = {"boundary": "cut"} if name in solvers_with("boundary") else {}
     solver = make_solver(name, **defaults | options)
     if isinstance(solver, NEEDS_MODEL):

@@ -1,4 +1,4 @@
-"""Generating text with language models: prompts, blocks, caches, stopping."""
+"""Text generation with language models: prompts, blocks, caches, stopping."""
 
 from cwdfm.language.model import LanguageModel, Network
 

@@ -1,7 +1,7 @@
-"""One block of a canvas as a model that solvers can step.
+"""`BlockModel`: one block of a canvas as a model for the solvers.
 
-Shapes: B batch, A sequences that are evaluated, C context columns before the block, L tokens per
-block, K predicted tokens, V ids.
+Shapes: B batch, A evaluated sequences, C context columns before the block, L tokens per block, K
+predicted tokens, V ids.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import Session
 from cwdfm.model.predict import check_not_probabilities
 
-# Changes the logits [K, V] of some tokens, in place or not, given their prompt numbers and their
-# positions after the prompt, both [K]. Ids are the tokenizer's.
+# Maps logits [K, V] of tokens, their prompt numbers [K] and their positions after the prompt [K] to
+# the logits to use; it may work in place. Ids are the tokenizer's.
 Constraint = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Which tokens may be drawn."""
+    """Restrictions on the tokens that may be drawn."""
 
     never: Tensor | None = None  # [S] ids that are never drawn
     stop_ids: Tensor | None = None  # [S] ids that are not drawn after an open position
@@ -30,13 +30,14 @@ class Limits:
 
 
 class BlockModel(nn.Module):
-    """A split model of the block, given the rest of the canvas.
+    """A split model of the block, conditioned on the rest of the canvas.
 
-    Its input [B, C + L] has some columns before the block too, for the context weights. Its hidden
-    vectors are numbers of rows, so that the head knows which tokens it predicts.
+    Its input [B, C + L] includes C columns before the block, which the context weights need. The
+    trunk stores the network's hidden vectors and returns their row indices, so that the head knows
+    which tokens it predicts.
     """
 
-    returns_logits = True  # no test for probabilities is needed
+    returns_logits = True  # skips the test for probabilities
 
     def __init__(
         self, language: LanguageModel, session: Session, block: slice, context: int, limits: Limits
@@ -49,7 +50,7 @@ class BlockModel(nn.Module):
         return self.head(self.trunk(x, t).flatten(0, 1)).view(*x.shape, -1)
 
     def trunk(self, x: Tensor, t: Tensor, rows_A: Tensor | None = None) -> Tensor:
-        """Numbers [A, C + L, 1] of the rows of hidden vectors of the last call."""
+        """Evaluate the network; returns row indices [A, C + L, 1] into its hidden vectors."""
         x_AL = x[:, self.context :]
         hidden_ALD = self.session.hidden(x_AL, rows_A)
         self.rows_A, self.hidden, self.length = rows_A, hidden_ALD.flatten(0, 1), x_AL.shape[1]
@@ -61,11 +62,11 @@ class BlockModel(nn.Module):
         return torch.cat([before_AC, row_AL], dim=1)[..., None].float()
 
     def select(self, active_B: Tensor) -> "PartialBlock":
-        """The model for a subset of the sequences."""
+        """The model for the active sequences only."""
         return PartialBlock(self, active_B.nonzero()[:, 0])
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits of the model, under the limits."""
+        """Logits at the row indices `hidden` [K, 1], restricted by the limits."""
         row_K = hidden[:, 0].long()
         hidden = self.hidden
         if len(row_K) < len(hidden):
@@ -87,7 +88,7 @@ class BlockModel(nn.Module):
 
 
 def _checked(logits: object, shape: torch.Size) -> Tensor:
-    """What a constraint returned, if it has the form of logits."""
+    """Check that the result of a constraint has the shape and dtype of logits, and return it."""
     if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
         raise InputError(
             f"constraint must return floating logits of shape {tuple(shape)}, as it received them, "
@@ -99,7 +100,7 @@ def _checked(logits: object, shape: torch.Size) -> Tensor:
 
 
 def _without(logits_KV: Tensor, ids_S: Tensor, where_K: Tensor) -> Tensor:
-    """Logits without some ids in some rows, unless nothing else is possible there."""
+    """Set some ids to -inf in the rows where_K, except in rows that have no other finite logit."""
     kept_KS = logits_KV.index_select(1, ids_S)
     logits_KV.index_copy_(1, ids_S, kept_KS.masked_fill(where_K[:, None], -torch.inf))
     empty_K1 = logits_KV.amax(1, keepdim=True) == -torch.inf
@@ -108,7 +109,7 @@ def _without(logits_KV: Tensor, ids_S: Tensor, where_K: Tensor) -> Tensor:
 
 
 class PartialBlock:
-    """A `BlockModel` for some of the sequences."""
+    """A `BlockModel` restricted to the sequences rows_A."""
 
     returns_logits = True
 

@@ -1,4 +1,4 @@
-"""Generate text block by block with any solver.
+"""`generate_text`: generate text block by block with any solver.
 
 Shapes: B batch, A active sequences, N columns, L tokens per block, C context columns, M = C + L.
 """
@@ -67,33 +67,33 @@ def generate_text(
         messages: Conversations, each a list of {"role": ..., "content": ...}, to answer. The
             tokenizer's chat template formats them.
         templates: Texts with holes: "The [3] of" has a hole of three tokens.
-        max_new_tokens: The number of tokens to generate, unless a text ends before.
-        block_length: Tokens per block; blocks are generated from left to right. A model whose
-            attention is causal between blocks determines it. The default is the model's, or else
-            everything in one block.
+        max_new_tokens: The number of tokens to generate, unless a text ends earlier.
+        block_length: Tokens per block; blocks are generated from left to right. Fixed by models
+            whose attention is causal between blocks. The default is the model's, or else a single
+            block.
         steps: The total number of steps, split evenly between blocks. The default is the model's,
             or else one per token.
         threshold: Reveal all tokens whose prediction has at least this probability, and at least
-            one. It replaces `solver`.
-        solver: A solver of flows, or its name (see `make_solver`). The default reveals the most
-            confident tokens first, `TopK` at temperature 0, or `EntropyBound` at temperature 0.6
-            for a model without a mask token.
-        temperature: The temperature of the draws, in place of the solver's.
-        grid: The time grid inside a block (see `cwdfm.sample`).
+            one. Replaces `solver`.
+        solver: A solver of flows, or its name (see `make_solver`). The default is `TopK` at
+            temperature 0, which reveals the most confident tokens first, or `EntropyBound` at
+            temperature 0.6 for models without a mask token.
+        temperature: The sampling temperature; overrides the solver's.
+        grid: The time grid within a block (see `cwdfm.sample`).
         cache: "none", "prefix", "dual" or "exact" (see `ColumnSession`). The default is "exact" if
-            the model allows it, and otherwise "none". "prefix" and "dual" are approximations.
-        stop: Ids of tokens, and texts, that end a text. The default is the model's own tokens.
-        hold_stop: Draw an end token only at the first open position of a block. Otherwise
-            confident end tokens, far from the text so far, cut texts short.
+            the model supports it, and "none" otherwise. "prefix" and "dual" are approximations.
+        stop: Token ids and strings that end a text. The default is the model's end tokens.
+        hold_stop: Draw an end token only at the first masked position of a block. Otherwise
+            confident end tokens far ahead would truncate texts.
         never: Ids that are never drawn.
-        constraint: Called as `constraint(logits [K, V], number [K], position [K])` for K tokens of
-            the prompts with these numbers, at these positions after the prompt. It returns the
-            logits to use, -inf for tokens that are not allowed.
+        constraint: Called as `constraint(logits [K, V], number [K], position [K])` for K tokens,
+            with the number of their prompt and their position after it. It returns the logits to
+            use, with -inf for tokens that are not allowed.
         seed: The random seed.
         index: Sample numbers [number of prompts], which seed the draws. The default is 0, 1, ....
         batch_size: The number of prompts per batch.
-        callback: Called after every step with the texts of all prompts so far. `OPEN` stands for
-            each token that is not drawn yet.
+        callback: Called after every step with the current texts of all prompts, in which `OPEN`
+            stands for every token that has not been drawn yet.
     """
     check_instance("model", model, LanguageModel, "cwdfm.load('LLaDA-8B-Instruct')")
     check_integer("max_new_tokens", max_new_tokens)
@@ -129,7 +129,7 @@ def generate_text(
 
 
 class _Batch:
-    """Generates the prompts of one batch."""
+    """Generates the texts of one batch of prompts."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _Batch:
     ) -> None:
         self.model, self.options, self.results = model, options, results
         self.source, self.schedule = model.source, model.schedule
-        self.prompt = prompts[0][1]  # all have as many free tokens
+        self.prompt = prompts[0][1]  # all prompts of a batch have equally many free tokens
         self.radius = weight_radius(options.solver)
         self.context = min(self.radius, first_block(model, self.prompt))
         longest = max(prompt.length - first_block(model, prompt) for _, prompt in prompts)
@@ -149,12 +149,12 @@ class _Batch:
         if not model.whole_blocks:
             self.block_length = min(self.block_length, longest)
         self.stop_ids, self.never = options.stop_ids, options.never
-        if self.prompt.is_template:  # texts do not end inside a hole
+        if self.prompt.is_template:  # texts do not end within a hole
             self.stop_ids, self.never = (), (*self.never, *model.tokenizer.all_special_ids)
         self.masked = isinstance(self.source, MaskSource)
-        # On the device once: a copy in every step would wait for the step.
+        # Copied to the device once, because a copy in every step would wait for the step.
         self.end_ids = torch.tensor(self.stop_ids, dtype=torch.int64, device=model.device)
-        self.end_tokens = model.swap(self.end_ids)  # by the ids of the source
+        self.end_tokens = model.swap(self.end_ids)  # as ids of the source
         self.held = bool(self.stop_ids) and options.hold_stop and self.masked
         never = torch.tensor(self.never, device=model.device) if self.never else None
         self.limits = Limits(never, self.end_ids if self.held else None, options.constraint)
@@ -180,7 +180,7 @@ class _Batch:
                 return
 
     def _times(self, length: int) -> list[float]:
-        """The time grid of a block: its share of the steps."""
+        """The time grid of a block of `length` tokens, with its share of the steps."""
         steps = self.options.steps
         if steps is None:
             steps = self.model.block_steps or length
@@ -220,17 +220,18 @@ class _Batch:
 
     @property
     def _lags(self) -> bool:
-        """Whether to look one step later whether a block is complete.
+        """Whether to test with a delay of one step whether a block is complete.
 
-        The host need not wait for a step on a GPU then. `TopK` finishes early only if texts end.
+        The host then need not wait for the current step on a GPU. This suits `TopK`, which finishes
+        early only if texts end.
         """
         on_gpu = self.model.device.type == "cuda" and self.options.callback is None
         return on_gpu and isinstance(self.options.solver, TopK)
 
     def _close(self, state: State, context: int) -> State:
-        """End the block of the sequences with an end token and nothing open before it.
+        """Complete the block in sequences with an end token and no masked token before it.
 
-        The rest of the block is filled with the end token: it costs no more evaluations.
+        The rest of the block is filled with the end token, so it needs no more evaluations.
         """
         end_BM = torch.isin(state.tokens, self.end_tokens) & ~state.fixed
         end_BM[:, :context] = False
@@ -244,12 +245,12 @@ class _Batch:
         )
 
     def _finish(self, block: slice) -> bool:
-        """Drop the sequences that have ended, and cache the block; False if none is left."""
+        """Drop sequences that have ended, and cache the block. Returns False if none is left."""
         canvas = self.session.canvas
         columns = slice(canvas.begin, block.stop)
         new_BN = canvas.tokens[:, columns]
         ended_B = (torch.isin(new_BN, self.end_tokens) & ~canvas.fixed[:, columns]).any(1)
-        if not self.prompt.is_template:  # the first block may contain a part of the prompt
+        if not self.prompt.is_template:  # the first block may contain part of the prompt
             ended_B |= block.stop - canvas.new >= self.prompt.new
         if self.options.stop_texts:
             texts = [self.results.has_stop_text(number) for number in canvas.number.tolist()]
@@ -267,10 +268,10 @@ class _Batch:
 def _batches(
     model: LanguageModel, prompts: Sequence[Prompt], radius: int, size: int
 ) -> Iterator[list[tuple[int, Prompt]]]:
-    """Prompts in batches, in which padding does not reach into the windows of a context weight.
+    """Group prompts into batches such that no window of a context weight contains padding.
 
-    Templates in a batch have equal lengths and numbers of free tokens, and so have all texts of a
-    network without padding.
+    All prompts of a batch have the same number of free tokens. Templates, and all prompts of a
+    network that does not support padding, also have the same length.
     """
     groups: dict[tuple[int, int], list[tuple[int, Prompt]]] = {}
     for number, prompt in enumerate(prompts):

@@ -1,7 +1,7 @@
-"""Language models of other projects, in the terms of this library.
+"""Language models of other projects, wrapped for this library.
 
-A family of models is a `Network` and a few facts: the mask id, whether logits are shifted, whether
-attention is causal between blocks. `cwdfm/pretrained` has one module per family.
+A model family is a `Network` with a few properties: the mask id, whether logits are shifted,
+whether attention is causal between blocks. `cwdfm/pretrained` has one module per family.
 """
 
 from abc import ABC, abstractmethod
@@ -19,16 +19,16 @@ from cwdfm.source import MaskSource, Source, UniformSource
 
 
 class Network(nn.Module, ABC):
-    """A network over the columns of a canvas of tokens."""
+    """A network that evaluates columns of a canvas of tokens."""
 
     caches: bool = True  # whether `hidden` supports a cache
     graphs: bool = False  # whether `hidden` can be captured as a CUDA graph
-    pads: bool = True  # whether `hidden` supports masks, and so batches with padding
+    pads: bool = True  # whether `hidden` supports masks, and therefore batches with padding
 
     @property
     @abstractmethod
     def num_tokens(self) -> int:
-        """The number of ids, the width of the logits."""
+        """The number of token ids, which is the width of the logits."""
 
     @abstractmethod
     def hidden(
@@ -39,10 +39,10 @@ class Network(nn.Module, ABC):
         cache: KeyValues | None,
         keep_L: Tensor | None = None,
     ) -> Tensor:
-        """Hidden vectors [B, M, D] of tokens at positions of the text.
+        """Hidden vectors [B, M, D] of tokens at these positions of the text.
 
-        `mask` [B, 1, M or 1, K] is true where a token attends to a key; None is everywhere. Of the
-        M tokens only those numbered keep_L [L] may be needed; then the result is [B, L, D].
+        `mask` [B, 1, M or 1, K] is True where a token attends to a key. None means everywhere. With
+        `keep_L`, the result contains only the tokens with these indices, [B, L, D].
         """
 
     @abstractmethod
@@ -52,24 +52,24 @@ class Network(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A pretrained language model and what its family is known to need.
+    """A pretrained language model with the properties of its family.
 
-    Token ids of the tokenizer are those of the network. The solvers of this library expect the mask
-    as the last id, so `swap` exchanges the two.
+    The tokenizer and the network use the same token ids. The solvers of this library expect the
+    mask as the last id, so `swap` exchanges the two.
     """
 
     network: Any  # a `Network`, or a network with its own `session`
-    tokenizer: Any  # of transformers
+    tokenizer: Any  # a tokenizer of transformers
     family: str
-    mask_id: int | None = None  # None: the source is uniform
+    mask_id: int | None = None  # None for a uniform source
     shift: bool = False  # whether the logits at a position predict the next token
     block: int | None = None  # tokens per block, if attention is causal between blocks
-    block_length: int | None = None  # the default of generation
-    block_steps: int | None = None  # the default number of steps per block; None: one per token
-    whole_blocks: bool = False  # whether the last block has the length of the others
+    block_length: int | None = None  # default block length for generation
+    block_steps: int | None = None  # default number of steps per block; None for one per token
+    whole_blocks: bool = False  # whether the last block is as long as the others
     stop_ids: tuple[int, ...] = ()  # tokens that end a text
-    length: int = 2048  # the longest text, prompt included
-    frames: bool = False  # whether texts stand between special tokens, as [CLS] and [SEP]
+    length: int = 2048  # maximum number of tokens, including the prompt
+    frames: bool = False  # whether texts are enclosed in special tokens such as [CLS] and [SEP]
     schedule: Schedule = field(default_factory=Linear)
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class LanguageModel:
 
     @property
     def source(self) -> Source:
-        """The noise that generation starts from."""
+        """The source distribution that generation starts from."""
         count = self.network.num_tokens
         return UniformSource(count) if self.mask_id is None else MaskSource(count - 1)
 
@@ -104,7 +104,7 @@ class LanguageModel:
         return self
 
     def swap(self, ids: Tensor) -> Tensor:
-        """Convert the tokenizer's ids to those of `source`, or back."""
+        """Convert the tokenizer's ids to those of `source`, or vice versa."""
         last = self.network.num_tokens - 1
         if self.mask_id is None or self.mask_id == last:
             return ids
@@ -112,13 +112,13 @@ class LanguageModel:
         return ids.masked_fill(mask, last).masked_fill(other, self.mask_id)
 
     def logits(self, hidden_KD: Tensor) -> Tensor:
-        """Logits [K, num_tokens]; ids without text have probability zero."""
+        """Logits [K, num_tokens]; ids beyond the tokenizer's have probability zero."""
         logits_KV: Tensor = self.network.logits(hidden_KD)
         logits_KV[:, len(self.tokenizer) :] = -torch.inf
         return logits_KV
 
     def to_source(self, logits_KV: Tensor) -> Tensor:
-        """Logits by the ids of `source`, whose last one, the mask, is not predicted."""
+        """Reorder logits to the ids of `source`, whose last one, the mask, is never predicted."""
         if self.mask_id is not None:
             logits_KV[:, self.mask_id] = logits_KV[:, -1]
         return logits_KV
@@ -140,9 +140,10 @@ class LanguageModel:
 
 
 def shift_right(hidden_BMD: Tensor, first_BM: Tensor | None = None) -> Tensor:
-    """Move the prediction of the next token to that token; the first one predicts itself.
+    """Shift the predictions of next tokens to the positions of these tokens.
 
-    `first_BM` is true at the first token of a sequence, by default column 0.
+    The first token keeps its own hidden vector. `first_BM` marks the first token of a sequence, by
+    default column 0.
     """
     moved_BMD = torch.cat([hidden_BMD[:, :1], hidden_BMD[:, :-1]], dim=1)
     if first_BM is None:
@@ -151,7 +152,7 @@ def shift_right(hidden_BMD: Tensor, first_BM: Tensor | None = None) -> Tensor:
 
 
 def kept(hidden_BMD: Tensor, keep_L: Tensor | None) -> Tensor:
-    """The hidden vectors of the tokens numbered keep_L, [B, L, D]; all of them for None."""
+    """The hidden vectors of the tokens with indices keep_L, [B, L, D]; all of them for None."""
     return hidden_BMD if keep_L is None else hidden_BMD.index_select(1, keep_L)
 
 

@@ -1,4 +1,4 @@
-"""The options of generation, checked and completed for a model."""
+"""The options of `generate_text`: validation, and defaults for a model."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from cwdfm.solver_config import make_solver
 
 @dataclass(frozen=True)
 class Options:
-    """How texts are generated: see `generate_text`."""
+    """The validated options of `generate_text`."""
 
     solver: Solver
     block_length: int | None
@@ -37,7 +37,7 @@ class Options:
 
 
 def find_block(model: LanguageModel, block_length: int | None, templates: bool) -> int | None:
-    """Tokens per block; None for a single block, the default for templates."""
+    """The number of tokens per block; None for a single block, the default for templates."""
     if block_length is None:
         return model.block or (None if templates else model.block_length)
     check_integer("block_length", block_length)
@@ -51,7 +51,7 @@ def find_block(model: LanguageModel, block_length: int | None, templates: bool) 
 
 
 def find_cache(model: LanguageModel, cache: CacheKind | None) -> CacheKind:
-    """The cache; by default one that is exact, or none."""
+    """The cache type; by default "exact" if the model supports it, else "none"."""
     if cache is None:
         return "exact" if model.block is not None else "none"
     check_choice("cache", cache, ("none", "prefix", "dual", "exact"))
@@ -74,7 +74,7 @@ def find_solver(
     threshold: float | None,
     temperature: float | None,
 ) -> Solver:
-    """The solver inside a block."""
+    """The solver to use within a block."""
     masked = model.mask_id is not None
     if threshold is not None:
         if solver is not None or not masked:
@@ -101,7 +101,7 @@ def find_solver(
 def find_stop(
     model: LanguageModel, stop: Collection[str | int] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The ids and the texts that end a text."""
+    """The token ids and the strings that end a text."""
     if stop is None:
         return model.stop_ids, ()
     if isinstance(stop, str) or not isinstance(stop, Collection):
@@ -116,7 +116,7 @@ def find_stop(
 
 
 def check_ids(model: LanguageModel, name: str, ids: Any) -> tuple[int, ...]:
-    """Require a collection of the tokenizer's ids."""
+    """Require a collection of token ids of the tokenizer."""
     count = len(model.tokenizer)
     valid = isinstance(ids, Collection) and not isinstance(ids, str)
     if not valid or not all(type(i) is int and 0 <= i < count for i in ids):
@@ -125,7 +125,7 @@ def check_ids(model: LanguageModel, name: str, ids: Any) -> tuple[int, ...]:
 
 
 def check_never(model: LanguageModel, never: Any) -> tuple[int, ...]:
-    """Require ids that leave some token to draw."""
+    """Require token ids that leave at least one token to draw."""
     ids = check_ids(model, "never", never)
     if set(range(len(model.tokenizer))) <= {*ids, model.mask_id}:
         raise InputError("never contains all ids, so that no token is left", fields=("never",))

@@ -1,4 +1,4 @@
-"""From prompts, messages and templates to canvases of tokens."""
+"""Encode prompts, messages and templates, and lay them out on a canvas of tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from cwdfm.source import MaskSource
 
 @dataclass(frozen=True)
 class Prompt:
-    """The tokens of one text, by the tokenizer's ids."""
+    """The tokens of one text, as ids of the tokenizer."""
 
-    before: list[int | None]  # None is a token to generate, inside a template
-    new: int  # tokens to generate after those
-    after: list[int]  # tokens after all of these
+    before: list[int | None]  # the prompt, or a template in which None is a token to generate
+    new: int  # number of tokens to generate after `before`; 0 for a template
+    after: list[int]  # tokens after the generated ones
 
     @property
     def length(self) -> int:
-        """The tokens of the complete text."""
+        """The number of tokens of the complete text."""
         return len(self.before) + self.new + len(self.after)
 
     @property
     def free(self) -> int:
-        """The tokens to generate."""
+        """The number of tokens to generate."""
         return self.new or self.before.count(None)
 
     @property
@@ -45,7 +45,7 @@ def encode_prompts(
     messages: Sequence[Sequence[Mapping[str, str]]] | None,
     templates: Sequence[str] | None,
 ) -> list[Prompt]:
-    """Encode the texts. Exactly one of the three kinds must be given."""
+    """Encode prompts, messages or templates, exactly one of which must be given."""
     given = [name for name, x in _named(prompts, messages, templates) if x is not None]
     if len(given) != 1:
         raise InputError(
@@ -91,7 +91,7 @@ def _check_messages(messages: Any) -> Sequence[Sequence[Mapping[str, str]]]:
 
 
 def _check_unicode(texts: Sequence[str]) -> None:
-    """Require characters that UTF-8 can encode, as tokenizers do."""
+    """Require texts that UTF-8 can encode, because tokenizers do."""
     for text in texts:
         try:
             text.encode()
@@ -105,7 +105,7 @@ def _check_unicode(texts: Sequence[str]) -> None:
 def _is_message(message: Any) -> bool:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         return False
-    return isinstance(message.get("content"), str | list)  # a list of parts, as for images
+    return isinstance(message.get("content"), str | list)  # a list of parts, such as images
 
 
 def _encode_chat(model: LanguageModel, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -119,7 +119,7 @@ def _encode_chat(model: LanguageModel, messages: Sequence[Mapping[str, str]]) ->
         text = tokenizer.apply_chat_template(
             [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
         )
-    except Exception as error:  # templates raise any error, for example for unknown roles
+    except Exception as error:  # a template may raise any error, for example for unknown roles
         raise InputError(f"the chat template rejects {messages!r:.200}: {error}") from error
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
@@ -166,10 +166,10 @@ def _checked(model: LanguageModel, prompt: Prompt, text: str) -> Prompt:
 
 
 def first_block(model: LanguageModel, prompt: Prompt) -> int:
-    """The tokens before the first block.
+    """The number of tokens before the first block.
 
-    Blocks of a model with causal blocks begin at multiples of their length, so the first one
-    may contain the end of the prompt. A template is one block.
+    The blocks of a model with causal blocks begin at multiples of their length, so the first one
+    may contain the end of the prompt. A template is a single block.
     """
     if prompt.is_template:
         return 0
@@ -180,7 +180,7 @@ def first_block(model: LanguageModel, prompt: Prompt) -> int:
 def make_canvas(
     model: LanguageModel, prompts: Sequence[tuple[int, Prompt]], index: Tensor, block_length: int
 ) -> Canvas:
-    """Lay out numbered prompts such that the first blocks begin at the same column."""
+    """Lay out numbered prompts with left padding, so that all first blocks begin in one column."""
     begin = max(first_block(model, prompt) for _, prompt in prompts)
     ends = [prompt.length - first_block(model, prompt) for _, prompt in prompts]
     unit = block_length if model.block is not None or model.whole_blocks else 1

@@ -1,4 +1,4 @@
-"""The texts of a generation, complete or so far."""
+"""`Generated`, the result of text generation, and `Results`, which collects it step by step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from cwdfm.language.prompts import Prompt
 from cwdfm.language.session import Canvas
 from cwdfm.source import MaskSource
 
-OPEN = "\u2591"  # a token that is not drawn yet, in the texts of a callback
+OPEN = "\u2591"  # stands for a token that has not been drawn yet in the texts of a callback
 
 
 @dataclass(frozen=True)
 class Generated:
     """Generated texts, in the order of the prompts."""
 
-    texts: list[str]  # without prompts and special tokens; of a template, the complete text
-    tokens: list[list[int]]  # the new tokens up to the end; of a template, all tokens
+    texts: list[str]  # without prompts and special tokens; the complete text for a template
+    tokens: list[list[int]]  # the new tokens before the end token; all tokens for a template
     evaluations: Tensor  # [B] int64: number of network evaluations
     new_tokens: Tensor  # [B] int64: number of tokens that were generated and kept
 
@@ -31,7 +31,7 @@ class Generated:
 
 
 class Results:
-    """The tokens of all prompts so far."""
+    """The current tokens of all texts during generation."""
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Prompt], options: Options) -> None:
         self.model, self.prompts, self.options = model, prompts, options
@@ -39,7 +39,7 @@ class Results:
         self.evaluations = torch.zeros(len(prompts), dtype=torch.int64, device=model.device)
 
     def store(self, canvas: Canvas, done: int) -> None:
-        """Copy the tokens of a canvas, whose columns before `done` are final."""
+        """Copy the tokens of a canvas in which the columns before `done` are final."""
         tokens_BN = self.model.swap(canvas.tokens)
         if isinstance(self.model.source, MaskSource):
             open_BN = canvas.tokens == self.model.source.mask_id
@@ -55,7 +55,7 @@ class Results:
             self.tokens[number] = row[pad + start : pad + start + size]
 
     def text(self, number: int) -> str:
-        """The text so far."""
+        """The current text of a prompt."""
         decode = self.model.tokenizer.decode
         parts: list[list[int]] = [[]]
         for token in self._kept(number):
@@ -68,13 +68,13 @@ class Results:
         return text[: min(ends)] if ends else text
 
     def has_stop_text(self, number: int) -> bool:
-        """Whether the text so far contains a text that ends it."""
+        """Whether the current text contains a stop string."""
         known = [token for token in self._kept(number) if token >= 0]
         text = self.model.tokenizer.decode(known, skip_special_tokens=True)
         return any(stop in text for stop in self.options.stop_texts)
 
     def finish(self) -> Generated:
-        """All texts."""
+        """The result, once all texts are complete."""
         numbers = range(len(self.prompts))
         tokens = [self._kept(number) for number in numbers]
         new = [
@@ -94,9 +94,9 @@ class Results:
 
 
 def agreement(first: Generated, second: Generated) -> float:
-    """The fraction of equal tokens at equal positions, to compare two ways of generating.
+    """The fraction of positions at which two generations have the same token.
 
-    A shorter text counts as different after its end.
+    Positions after the end of the shorter text count as different.
     """
     pairs = list(zip(first.tokens, second.tokens, strict=True))
     equal = sum(a == b for rows in pairs for a, b in zip(*rows, strict=False))

@@ -1,7 +1,7 @@
-"""A batch in generation: its canvas of tokens, and which of its columns a step evaluates.
+"""Sessions: the canvas of tokens of a batch, and the columns that every step evaluates.
 
-The columns of a canvas are the padding and the prompt of each sequence, then the blocks that are
-generated from left to right.
+The columns of a canvas contain the padding and the prompt of every sequence, followed by the blocks
+that are generated from left to right.
 
 Shapes: B batch, N columns, L tokens per block, M evaluated columns, K keys, D width.
 """
@@ -23,59 +23,62 @@ CacheKind = Literal["none", "prefix", "dual", "exact"]
 class Canvas:
     """The sequences of a batch, padded on the left."""
 
-    tokens: Tensor  # [B, N] int64, ids of the source
+    tokens: Tensor  # [B, N] int64: ids of the source
     fixed: Tensor  # [B, N] bool: prompt and padding
-    valid: Tensor  # [B, N] bool: not padding
-    number: Tensor  # [B] int64: numbers of the prompts
+    valid: Tensor  # [B, N] bool: all columns except padding
+    number: Tensor  # [B] int64: prompt numbers
     index: Tensor  # [B] int64: sample numbers, which seed the random draws
-    new: Tensor  # [B] int64: the column after the prompt; 0 for a template
-    begin: int = 0  # the first column of the first block
+    new: Tensor  # [B] int64: first column after the prompt; 0 for a template
+    begin: int = 0  # first column of the first block
 
     def __post_init__(self) -> None:
         self.position = (self.valid.cumsum(1) - 1).clamp(min=0)
         self.padded = not bool(self.valid.all())
 
     def select(self, rows: Tensor) -> "Canvas":
-        """Some of the sequences."""
+        """The canvas of some of the sequences."""
         names = ("tokens", "fixed", "valid", "number", "index", "new")
         parts: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
         return Canvas(**parts, begin=self.begin)
 
 
 class Session(Protocol):
-    """Evaluates one block of a canvas after the other."""
+    """Evaluates the blocks of a canvas one after the other."""
 
     canvas: Canvas
 
     def start(self, block: slice) -> None:
-        """Begin a block, at the given columns."""
+        """Begin the block with these columns."""
 
     def hidden(self, x_AL: Tensor, rows_A: Tensor | None) -> Tensor:
-        """Hidden vectors [A, L, D] that predict the block, given its tokens in some sequences."""
+        """Hidden vectors [A, L, D] that predict the block, from its current tokens [A, L].
+
+        `rows_A` selects the sequences; None for all.
+        """
 
     def finish(self) -> None:
-        """End the block, whose tokens are final in the canvas."""
+        """End the block; its tokens in the canvas are final."""
 
     def select(self, rows: Tensor) -> None:
-        """Keep some of the sequences."""
+        """Keep only the sequences `rows`."""
 
 
 class ColumnSession:
-    """A session of a `Network`, with one of these caches:
+    """The session of a `Network`, with one of these caches:
 
     - "none": every step evaluates all columns that the block may depend on.
-    - "exact", for attention that is causal between blocks: a step evaluates its block. Keys and
-      values of the blocks before it cannot change, so the result is the same.
-    - "prefix", for bidirectional attention: the first step of a block evaluates everything. The
-      others keep the keys and values of the columns before the block, which really depend on the
-      tokens drawn since: an approximation.
-    - "dual": also those of the columns after the block.
+    - "exact", for attention that is causal between blocks: a step evaluates only its block. Keys
+      and values of earlier blocks cannot change, so the result is the same as without a cache.
+    - "prefix", for bidirectional attention: the first step of a block evaluates all columns. Later
+      steps reuse the keys and values of the columns before the block. This is an approximation,
+      because these depend on the tokens drawn since.
+    - "dual": like "prefix", but also reuses those of the columns after the block.
     """
 
     def __init__(self, language: LanguageModel, canvas: Canvas, cache: CacheKind) -> None:
         self.language, self.canvas, self.kind = language, canvas, cache
         self.cache = None if cache == "none" else KeyValues(canvas.tokens.shape[1])
-        # On a GPU the host would need longer to launch a step than the step takes.
+        # On a GPU, launching the kernels of a step one by one would take longer than running them.
         self.graphed = GraphedFunction(nn.Module(), self._graph)
         if cache == "exact" and canvas.begin:
             self._run(0, canvas.begin, canvas.begin, None, None)
@@ -92,7 +95,7 @@ class ColumnSession:
             self.canvas.tokens[:, self.block] = x_AL
         else:
             self.canvas.tokens[rows_A, self.block] = x_AL
-        # A cache holds all sequences, and copying part of it takes longer than evaluating the rest.
+        # With a cache, evaluate all sequences: copying part of it would take longer.
         subset = rows_A if self.cache is None else None
         begin, end, keys = self._columns(self.block.start, self.block.stop)
         if subset is None and self.language.network.graphs and self._has_fixed_shape(keys):
@@ -113,7 +116,7 @@ class ColumnSession:
         self.canvas = self.canvas.select(rows)
         if self.cache is not None:
             self.cache.select(rows)
-        self.graphed = GraphedFunction(nn.Module(), self._graph)  # of other tensors
+        self.graphed = GraphedFunction(nn.Module(), self._graph)  # the tensors have changed
 
     @property
     def keep_start(self) -> int:
@@ -123,23 +126,23 @@ class ColumnSession:
 
     @property
     def _before(self) -> int:
-        """Columns to evaluate before a block: the one that predicts its first token."""
+        """Columns to evaluate before a block: 1 if the previous column predicts its first token."""
         return int(self.language.shift and self.language.block is None)
 
     def _has_fixed_shape(self, keys: int) -> bool:
-        """Whether this step attends to all columns, or by a mask that needs only their number."""
+        """Whether the shapes of this step do not depend on the block, as CUDA graphs require."""
         full = self.language.block is None and keys == self.canvas.tokens.shape[1]
         return self.kind == "exact" or full
 
     def _replay(self, begin: int, end: int) -> Tensor:
-        """Hidden vectors that predict the block [B, L, D], as a CUDA graph on a GPU."""
+        """Hidden vectors [B, L, D] that predict the block, by a CUDA graph on a GPU."""
         hidden_BLD: Tensor = self.graphed(self.canvas.tokens[:, begin:end], self.keep_L)
         return hidden_BLD
 
     def _graph(self, tokens_BM: Tensor, keep_L: Tensor) -> Tensor:
-        """Evaluate all columns, or as many as there are tokens from keep_L[0] on.
+        """Evaluate all columns, or those from keep_L[0] on if there are fewer tokens.
 
-        Only the shapes are known to the host.
+        The host may use the shapes of the arguments, but not their values.
         """
         cache, canvas, columns = self.cache, self.canvas, tokens_BM.shape[1]
         place_M = torch.arange(columns, device=keep_L.device)
@@ -161,7 +164,7 @@ class ColumnSession:
             cache.place = None
 
     def _columns(self, start: int, stop: int) -> tuple[int, int, int]:
-        """The first and last column to evaluate, and the end of those to attend to."""
+        """The range (start, stop) of columns to evaluate, and the end of those to attend to."""
         total = self.canvas.tokens.shape[1]
         if self.kind == "exact":
             return start, stop, stop
@@ -174,9 +177,9 @@ class ColumnSession:
     def _run(
         self, start: int, stop: int, end: int, rows: Tensor | None, keep_L: Tensor | None
     ) -> Tensor:
-        """Hidden vectors [B, L, D] that predict the tokens of some columns.
+        """Evaluate columns start..stop, and return the hidden vectors of the columns keep_L.
 
-        keep_L are the columns that are needed, by default all that are evaluated.
+        The result is [B, L, D]; the default is all evaluated columns.
         """
         canvas = self.canvas if rows is None else self.canvas.select(rows)
         if self.cache is not None:
@@ -199,7 +202,7 @@ class ColumnSession:
         return shift_right(hidden_BLD, first_BL)
 
     def _mask(self, canvas: Canvas, start: int, stop: int, end: int) -> Tensor | None:
-        """Which keys the columns attend to, [B, 1, M or 1, K]; None for all."""
+        """The attention mask of the columns, [B, 1, M or 1, K]; None if they attend to all keys."""
         mask = canvas.valid[:, None, None, :end] if canvas.padded else None
         block = self.language.block
         if block is None or start // block == (end - 1) // block:

@@ -1,4 +1,4 @@
-"""Likelihood bounds: the result, the loop that all methods share, and the stratified noise.
+"""Likelihood bounds: results, the estimator shared by all methods, and stratified times.
 
 Shapes: B sequences, N length, D strata (draws per sequence), K positions, V data tokens.
 """
@@ -21,8 +21,8 @@ from cwdfm.ops.random import Purpose, sample_index, uniform
 from cwdfm.source import Source
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-END_DRAWS = 2  # draws of the last step: the fewest that have a variance
-MAX_DRAWS = 10**5  # a larger number is taken for a mistake: it would run for days
+END_DRAWS = 2  # draws of the last step; two are the minimum to estimate a variance
+MAX_DRAWS = 10**5  # sanity limit: more draws would run for days
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class NegativeLogLikelihood:
 class Bound(NegativeLogLikelihood):
     """An estimated upper bound on -log p of some sequences, or -log p itself if `exact`.
 
-    - `standard_error`: of `nats_per_token`, over times and noise, for these sequences.
+    - `standard_error`: the standard error of `nats_per_token` over times and noise, for these
+      sequences.
     - `nats_B` [B] float64: the estimate of each sequence, summed over its free tokens.
     - `tokens`: the number of free tokens that the bound covers.
     - `exact`: whether the values are -log p itself, as for an autoregressive model.
@@ -63,7 +64,7 @@ class LikelihoodOptions(TypedDict, total=False):
 
     seed: int  # the random seed; default 0
     draws: int  # random times per sequence, at least 2; default 16
-    fixed: Tensor | None  # [B, N] bool: given tokens; default none
+    fixed: Tensor | None  # [B, N] bool: tokens to condition on; default none
     index: Tensor | None  # [B]: global indices of the sequences; default 0..B-1
     batch_size: int  # default 256
 
@@ -79,26 +80,26 @@ class BoundBatch:
     draws: int
 
     def strata(self, low: float, high: float) -> Iterator[tuple[int, Tensor]]:
-        """Yield (d, v): a point v [B] in each of the `draws` strata of the range low..high."""
+        """Yield (d, v) for each of the `draws` strata of [low, high], with a point v [B] in it."""
         for d in range(self.draws):
             offset_B = stratum_offsets(self.seed, d, self.index)
             yield d, low + (high - low) * (d + offset_B) / self.draws
 
     def noise(self, step: int) -> dict[str, Any]:
-        """The keyword arguments of `Path.sample` that determine the draws of a numbered step."""
+        """The keyword arguments of `Path.sample` that determine the draws of this step."""
         return {"seed": self.seed, "step": step, "index": self.index, "fixed": self.fixed}
 
     @property
     def end_steps(self) -> range:
-        """Numbers that seed the noise of the last step; those of the strata come before."""
+        """The step numbers that seed the noise of the last step, numbered after the strata."""
         return range(self.draws, self.draws + END_DRAWS)
 
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of a batch's bound, each summed over the free tokens of a sequence, float64.
+    """The terms of a batch's bound, summed over the free tokens of each sequence, float64:
 
-    start + integral over the noise (D strata) + cross-entropy of the last step
+    start + integral over the noise level (D strata) + cross-entropy of the last step
     """
 
     integral: Tensor  # [D, B]: one estimate per stratum
@@ -127,9 +128,10 @@ def estimate_bound(
     check_fixed: Callable[[Tensor], None] | None = None,
     **options: Unpack[LikelihoodOptions],
 ) -> Bound:
-    """Sum the terms over batches of the sequences x_1 [B, N].
+    """Estimate the bound for the sequences x_1 [B, N], in batches.
 
-    `check_fixed` raises an error if the method does not support the given tokens [B, N].
+    `terms` computes the bound's terms for a batch. `check_fixed` raises an InputError if the method
+    does not support this mask of fixed tokens [B, N].
     """
     batch_size, draws = options.get("batch_size", 256), options.get("draws", 16)
     check_tokens("x_1", x_1, vocab_size)
@@ -150,13 +152,13 @@ def estimate_bound(
     parts = zip(*(x.split(batch_size) for x in (x_1, fixed, index_B)), strict=True)
     seed = options.get("seed", 0)
     with evaluating(model):
-        found = [terms(BoundBatch(x, given, i, seed, draws)) for x, given, i in parts]
-    nats_B = torch.cat([batch.mean_B for batch in found])
-    variance = float(torch.cat([batch.variance_B for batch in found]).sum())
+        results = [terms(BoundBatch(x, mask, i, seed, draws)) for x, mask, i in parts]
+    nats_B = torch.cat([result.mean_B for result in results])
+    variance = float(torch.cat([result.variance_B for result in results]).sum())
     if infinite := int((~nats_B.isfinite()).sum()):
         variance = math.inf
         warnings.warn(
-            f"the bound is infinite for {infinite} of {len(nats_B)} sequences: the model gives "
+            f"the bound is infinite for {infinite} of {len(nats_B)} sequences: the model assigns "
             f"probability zero to some of their tokens; mark special tokens that it never "
             f"predicts as fixed, or leave them out",
             stacklevel=3,
@@ -165,7 +167,7 @@ def estimate_bound(
 
 
 def exact_terms(model: Model, source: Source, input_BN: Tensor, batch: BoundBatch) -> BoundTerms:
-    """-sum of log p(x_1^i) over the free positions i, by one pass over `input_BN`."""
+    """The exact -sum_i log p(x_1^i) over the free positions i, from one pass over `input_BN`."""
     positions, x_1 = Positions.of(~batch.fixed), batch.x_1
     token_K = positions.take(x_1)
     t_B = torch.zeros(len(x_1), device=x_1.device)
@@ -173,8 +175,8 @@ def exact_terms(model: Model, source: Source, input_BN: Tensor, batch: BoundBatc
     for k, logits_kV in predict_logits(model, source, input_BN, t_B, positions):
         logits = logits_kV.double()
         log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
-    nothing_2B = log_p_K.new_zeros(END_DRAWS, len(x_1))  # there is nothing to estimate
-    return BoundTerms(nothing_2B, nothing_2B, -positions.scatter(log_p_K).sum(1))
+    zeros_2B = log_p_K.new_zeros(END_DRAWS, len(x_1))  # nothing has to be estimated
+    return BoundTerms(zeros_2B, zeros_2B, -positions.scatter(log_p_K).sum(1))
 
 
 def stratified_variance(estimates_DB: Tensor) -> Tensor:
@@ -182,12 +184,13 @@ def stratified_variance(estimates_DB: Tensor) -> Tensor:
 
         Var ~ sum_d (f_d - 2 f_{d+1} + f_{d+2})^2 / (6 D (D - 2))
 
-    The means of the strata differ, which adds nothing to the variance of the overall mean but
+    The means of the strata differ. This adds nothing to the variance of the overall mean but
     dominates the spread of the f_d. Second differences remove a linear trend and keep the random
-    part: the noise, and the position of v inside its stratum. The outermost strata count less, so
-    the estimate is slightly too small if the noise is largest at an end, and slightly too large for
-    consecutive sequences, which share a stratum evenly (`stratum_offsets`). With two strata only
-    their difference is left, which contains the trend: the estimate is far too large.
+    part: the noise, and the position of v within its stratum. The outermost strata have less
+    weight, so the estimate is slightly too small if the noise is largest at an end. It is slightly
+    too large for consecutive sequences, whose points are spread evenly over a stratum
+    (`stratum_offsets`). With two strata only their difference is available, which includes the
+    trend: the estimate is far too large.
     """
     strata = len(estimates_DB)
     if strata == 2:
@@ -196,10 +199,10 @@ def stratified_variance(estimates_DB: Tensor) -> Tensor:
 
 
 def stratum_offsets(seed: int, stratum: int, index_B: Tensor) -> Tensor:
-    """The offset of each sequence's point inside a stratum, float64 [B] in [0, 1).
+    """The offset of each sequence's point within a stratum, float64 [B] in [0, 1).
 
-    Each offset is uniform. The golden-ratio rotation u + i GOLDEN mod 1 spreads consecutive
-    sequences evenly, whichever part of the dataset they come from.
+    Each offset is uniform. The golden-ratio rotation u + i GOLDEN mod 1 spreads the offsets of
+    consecutive sequences evenly.
     """
     zero = torch.zeros(1, dtype=torch.int64, device=index_B.device)
     start = uniform(seed, Purpose.TIME, zero, stratum, zero)

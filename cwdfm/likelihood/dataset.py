@@ -31,11 +31,12 @@ from cwdfm.weight import Weight
 class DatasetLikelihood(NegativeLogLikelihood):
     """The negative log-likelihood of a dataset in nats per free token, or a bound on it.
 
-    - `standard_error`: over sequences and noise, from the spread of the estimates per sequence. It
-      measures how much the result varies between samples of sequences. None for one sequence.
-    - `noise_error`: over times and noise only. It measures how much the result varies between seeds
-      for the same sequences. It is part of `standard_error` and so usually smaller. With few draws
-      it may be overestimated, see `stratified_variance`.
+    - `standard_error`: the standard error over sequences and noise, from the spread of the
+      per-sequence estimates: how much the result varies between samples of sequences. None for a
+      single sequence.
+    - `noise_error`: the standard error over times and noise only: how much the result varies
+      between seeds for the same sequences. It is one component of `standard_error`, so it is
+      usually smaller. With few draws it may be overestimated; see `stratified_variance`.
     - `exact`: whether this is the negative log-likelihood itself and not a bound.
     """
 
@@ -55,9 +56,9 @@ class DatasetLikelihood(NegativeLogLikelihood):
 
     def __str__(self) -> str:
         error = "" if self.perplexity_error is None else f" ± {self.perplexity_error:.2g}"
-        kind = "" if self.exact else "at most "
+        bound = "" if self.exact else "at most "
         return (
-            f"perplexity {kind}{self.perplexity:.4g}{error} ({self.bits_per_token:.4f} bits per "
+            f"perplexity {bound}{self.perplexity:.4g}{error} ({self.bits_per_token:.4f} bits per "
             f"token, {self.sequences:,} of {self.of:,} sequences "
             f"({self.sequences / self.of:.1%}), {self.tokens:,} tokens)"
         )
@@ -77,7 +78,7 @@ def load_held_out(trained: Trained, name: str, part: str | None = None) -> Token
     tokenizer = trained.tokenizer
     is_corpus = name in CORPORA and not is_prepared(Path(name))
     if part is None and is_corpus and "valid" in CORPORA[name].part_names:
-        part = "valid"  # the same sequences, without reading the training part
+        part = "valid"  # the same sequences, without reading the training split
     try:
         data = load_data(name, length=trained.length, tokenizer=tokenizer, part=part)
     except InputError as error:
@@ -88,8 +89,8 @@ def load_held_out(trained: Trained, name: str, part: str | None = None) -> Token
         ) from error
     if not len(data.valid):
         raise InputError(
-            f"{name!r} has no held-out sequences; use a larger dataset, or for your own text "
-            f"part='all'",
+            f"{name!r} has no held-out sequences; use a larger dataset, or part='all' for your own "
+            f"text",
             fields=("part",),
         )
     return data
@@ -107,8 +108,9 @@ def held_out_likelihood(
 ) -> DatasetLikelihood:
     """The likelihood of the held-out sequences of `data`; see `dataset_likelihood`.
 
-    With a `weight`, of the flow's context-weighted chain. A first token that the model is always
-    given does not count, nor does padding. `batch_size` None chooses one by the free memory.
+    With a `weight`, it is the likelihood under the flow's context-weighted chain. Padding, and a
+    first token that is fixed in training, do not count. The default `batch_size` depends on the
+    free memory.
     """
     return dataset_likelihood(
         trained.method if weight is None else flow_of(trained.method),
@@ -129,7 +131,7 @@ def text_likelihood(
 ) -> DatasetLikelihood:
     """The likelihood of texts, laid out as in training: see `Tokenizer.layout`.
 
-    For `weight`, `draws`, `seed` and `batch_size` see `held_out_likelihood`.
+    See `held_out_likelihood` for `weight`, `draws`, `seed` and `batch_size`.
     """
     check_strings("texts", texts)
     rows, padding = trained.tokenizer.layout(texts, trained.length)
@@ -161,10 +163,10 @@ def dataset_likelihood(
 
     - `limit`: evaluate this many sequences, evenly spaced. Their estimates are the same as without
       a limit.
-    - `fixed` [N]: positions that are given in every sequence.
-    - `padding`: (sequence, count), the one sequence that ends in padding, and by how many tokens.
-      They do not count.
-    - `weight`: the context weight of a flow, see `elbo`.
+    - `fixed` [N]: positions to condition on in every sequence.
+    - `padding`: (sequence, count): the one sequence that ends in padding, and the number of padding
+      tokens. They do not count.
+    - `weight`: the context weight of a flow; see `elbo`.
 
     Sequences are read one batch at a time. The result does not depend on `batch_size`.
     """
@@ -180,13 +182,13 @@ def dataset_likelihood(
     options |= {} if weight is None else {"weight": weight}
     nats_R, tokens_R = torch.zeros(2, count, dtype=torch.float64)
     variance = 0.0
-    for place_B, given_n in _terms(method, index_R, fixed_N.cpu(), padding, batch_size):
-        index_B = index_R[place_B]
-        x_1 = _read(sequences, index_B)[:, : len(given_n)].to(device)
-        given_Bn = given_n.to(device).expand(x_1.shape)
-        bound = method.likelihood(model, x_1, fixed=given_Bn, index=index_B.to(device), **options)
-        nats_R[place_B] += bound.nats_B.cpu()
-        tokens_R[place_B] += int((~given_n).sum())
+    for row_B, fixed_n in _terms(method, index_R, fixed_N.cpu(), padding, batch_size):
+        index_B = index_R[row_B]
+        x_1 = _read(sequences, index_B)[:, : len(fixed_n)].to(device)
+        fixed_Bn = fixed_n.to(device).expand(x_1.shape)
+        bound = method.likelihood(model, x_1, fixed=fixed_Bn, index=index_B.to(device), **options)
+        nats_R[row_B] += bound.nats_B.cpu()
+        tokens_R[row_B] += int((~fixed_n).sum())
         variance += (bound.standard_error * bound.tokens) ** 2
     mean, error = ratio(nats_R, tokens_R)
     total = int(tokens_R.sum())
@@ -210,12 +212,12 @@ def _terms(
     padding: tuple[int, int] | None,
     batch_size: int,
 ) -> list[tuple[Tensor, Tensor]]:
-    """(places [B] in index_R, given tokens [n]) of the batches whose likelihoods are added."""
+    """The batches whose likelihoods are added: rows [B] of index_R, with fixed tokens [n]."""
     padded, pad_count = padding or (-1, 0)
-    full, short = (index_R != padded).nonzero()[:, 0], (index_R == padded).nonzero()[:, 0]
-    terms = [(place_B, fixed_N) for place_B in full.split(batch_size)]
-    terms += [(short, given_n) for given_n in without_padding(method, fixed_N, pad_count)]
-    return [(place_B, given_n) for place_B, given_n in terms if len(place_B)]
+    full_R, padded_R = (index_R != padded).nonzero()[:, 0], (index_R == padded).nonzero()[:, 0]
+    terms = [(row_B, fixed_N) for row_B in full_R.split(batch_size)]
+    terms += [(padded_R, fixed_n) for fixed_n in without_padding(method, fixed_N, pad_count)]
+    return [(row_B, fixed_n) for row_B, fixed_n in terms if len(row_B)]
 
 
 def _check_sequences(sequences: Tensor | NDArray[Any]) -> None:
@@ -228,12 +230,12 @@ def _check_sequences(sequences: Tensor | NDArray[Any]) -> None:
 
 
 def without_padding(method: Method, fixed_N: Tensor, pad_count: int) -> list[Tensor]:
-    """Masks [n] of given tokens; the sum of their likelihoods leaves out the last `pad_count`.
+    """Masks [n] of fixed tokens whose likelihoods add up to that without the last `pad_count`.
 
-    Each mask stands for the likelihood of the sequence's first n tokens. A bidirectional method is
-    given the padding. A method that generates blocks from left to right scores a block without
-    those after it: complete blocks of text are scored as they are, and in the block where the text
-    ends the padding is given, together with the blocks before.
+    Each mask stands for the likelihood of the sequence's first n tokens. A bidirectional method
+    conditions on the padding. A method that generates blocks from left to right scores a block
+    without those after it, so complete blocks of text are scored as they are, and the block in
+    which the text ends is conditioned on its padding and on the blocks before it.
     """
     length, block = len(fixed_N), method.causal_block
     position_N, end = torch.arange(length), length - pad_count
@@ -242,7 +244,7 @@ def without_padding(method: Method, fixed_N: Tensor, pad_count: int) -> list[Ten
     complete = end // block * block
     last_N = fixed_N | (position_N < complete) | (position_N >= end)
     terms = [fixed_N[:complete], last_N[: complete + block]]
-    return [given_n for given_n in terms if not bool(given_n.all())]
+    return [fixed_n for fixed_n in terms if not bool(fixed_n.all())]
 
 
 def _read(sequences: Tensor | NDArray[Any], index_B: Tensor) -> Tensor:

@@ -1,20 +1,20 @@
 """The evidence lower bound of a discrete flow, as an upper bound on -log p(x_1).
 
-The bound belongs to a definite generative process: the chain with the model's rates up to the time
+The bound holds for a specific generative process: the chain with the model's rates up to the time
 t* at which kappa = KAPPA_END, then one draw of every position from p_{1|t*}, as in the last step of
 the sampler. By the chain rule for relative entropy,
 
     -log p(x_1) <= integral_0^{KAPPA_END} E sum_i alpha^i D^i / (1 - kappa) dkappa
                    + E sum_i -log p^i(x_1^i | x_t*)
 
-where D^i is the rate divergence over lambda_t (Shaul et al. 2025; with weights, the paper's fourth
-proposition). Stopping before kappa = 1 keeps the integrand bounded. The second term accounts for
-the last draw, so the sum is still a bound.
+where D^i is the rate divergence divided by lambda_t (Shaul et al. 2025; with weights, the paper's
+fourth proposition). Stopping before kappa = 1 keeps the integrand bounded, and the second term
+accounts for the last draw, so the sum is still a bound.
 
-The integral is estimated over v = sqrt(1 - kappa), where dkappa / (1 - kappa) = 2 dv / v. The
-number of masked positions has mean and variance near N v^2 as v -> 0, so the variance of the
-integrand is flat in v. With uniform kappa it would grow as 1 / (1 - kappa): rare, huge terms, which
-a standard error misses.
+The integral is estimated over v = sqrt(1 - kappa), where dkappa / (1 - kappa) = 2 dv / v. As v -> 0
+the number of masked positions has mean and variance near N v^2, so the variance of the integrand
+stays constant in v. With uniform kappa it would grow as 1 / (1 - kappa): rare, huge terms would
+make the standard error unreliable.
 """
 
 import math
@@ -51,12 +51,12 @@ def elbo(
 ) -> Bound:
     """An upper bound on -log p(x_1) of sequences [B, N], in nats per free token.
 
-    - `weight`: bound the likelihood of the context-weighted chain; the path uses the same weight.
+    - `weight`: bound the likelihood under the context-weighted chain; the path has the same weight.
     - `seed` (0), `draws` (16): the random seed, and the number of random times per sequence.
-    - `fixed` [B, N]: given tokens. The bound is on the likelihood of the others given these.
-    - `index` [B]: global indices of the sequences, which determine their noise. A subset of a
-      dataset then has the same estimates as in the whole.
-    - `batch_size` (256): does not change the result.
+    - `fixed` [B, N]: tokens to condition on. The bound is on the likelihood of the others.
+    - `index` [B]: global indices of the sequences, which determine their noise, so that a subset of
+      a dataset has the same estimates as in the full dataset.
+    - `batch_size` (256): does not affect the result.
     """
     check_flow_network(model)
     trained_length = getattr(model, "trained_length", None)
@@ -88,7 +88,7 @@ def flow_terms(model: Model, path: Path, batch: BoundBatch) -> BoundTerms:
         alpha_BN = 1.0 if x.weight is None else x.weight(x.revealed)
         log_p1_BN, log_pt_BN, rows_BN = _log_probs(model, x)
         divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, x.x_t == x.x_1)
-        # A coordinate with rate 0 adds nothing, even if its token has probability zero.
+        # A coordinate with rate 0 contributes nothing, even if its token has probability zero.
         divergence_BN = alpha_BN * torch.where(rows_BN & (alpha_BN > 0), divergence_BN, 0.0)
         integral.append((1 - v_end) * 2 / v_B * divergence_BN.sum(1))
     t_B = path.schedule.inverse(KAPPA_END).to(batch.x_1.device).expand(len(batch.x_1))
@@ -98,10 +98,10 @@ def flow_terms(model: Model, path: Path, batch: BoundBatch) -> BoundTerms:
 
 
 def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]:
-    """log p(x_1^i), log p(x_t^i) and the positions where they count, each [B, N].
+    """log p(x_1^i), log p(x_t^i) and a mask of the positions that contribute, each [B, N].
 
-    The log-probabilities are 0 elsewhere. With a mask source revealed tokens stay with
-    probability 1, so only masked positions count.
+    The log-probabilities are 0 elsewhere. With a mask source revealed tokens stay with probability
+    1, so only masked positions contribute.
     """
     positions = Positions.of(batch.source.movable(batch.x_t, batch.fixed))
     tokens_K2 = torch.stack([positions.take(batch.x_1), positions.take(batch.x_t)], dim=-1)

@@ -1,4 +1,4 @@
-"""Training losses; one file each."""
+"""Training losses, one per file."""
 
 from cwdfm.loss.base import Loss
 from cwdfm.loss.bregman import Bregman

@@ -1,12 +1,12 @@
 """Losses: L = mean over batch and coordinates of w^i l^i.
 
-The sums over coordinates in the paper's formulas are means here, over all coordinates that are not
-fixed, so that values are in nats per token and comparable across lengths and prompts. Logits may
-cover all coordinates, [B, N, num_tokens], or only those that the loss needs (`Loss.needed`),
-[K, num_tokens] in row-major order. NaN logits give a NaN loss.
+Where the paper sums over coordinates, these losses average over all coordinates that are not fixed,
+so that values are in nats per token and comparable across lengths and prompts. Logits may cover all
+coordinates, [B, N, num_tokens], or only those that the loss needs (`Loss.needed`), [K, num_tokens]
+in row-major order. NaN logits give a NaN loss.
 
-Most losses are linear in log p with weights that are not differentiated. They implement
-`Loss.weights`, and the head then computes value and gradient in one pass.
+Most losses are linear in log p, with weights that are not differentiated. They implement
+`Loss.weights`, which lets the head compute value and gradient in one pass.
 """
 
 from abc import ABC, abstractmethod
@@ -75,8 +75,8 @@ class Loss(ABC):
     ) -> Tensor:
         """The loss from hidden vectors and a linear head, without storing all logits.
 
-        It equals `__call__` up to rounding. `rows` are the needed coordinates, if already known;
-        this avoids a synchronization.
+        It equals `__call__` up to rounding. Pass the needed coordinates as `rows` if they are
+        already known, to avoid a synchronization.
         """
         rows = Positions.of(self.needed(batch)) if rows is None else rows
         needed_BN = rows.mask
@@ -104,7 +104,7 @@ class WeightedCrossEntropy(Loss):
 
 
 def _count(batch: PathSample) -> Tensor:
-    """The number of coordinates in the mean."""
+    """The number of coordinates that the mean is taken over."""
     return (~batch.fixed).sum().clamp(min=1)
 
 

@@ -21,9 +21,10 @@ class Bregman(Loss):
     Here delta^i = [x_t^i = x_1^i] is value equality, not the reveal mask: the rates are functions
     of the state, and a coordinate that equals x_1^i by chance does not move.
 
-    `coordinates`: "all" is the formula above. "masked", for a mask source only, is its value when
-    revealed tokens are carried over (p^i(x_t^i) = 1), as in sampling. On a context-weighted path
-    (mask source only), pass the path's `weight`: the terms include its alpha.
+    - `coordinates`: "all" is the formula above. "masked" (mask source only) is its value if
+      revealed tokens are carried over (p^i(x_t^i) = 1), as in sampling.
+    - `weight`: on a context-weighted path (mask source only), the path's weight, whose alpha
+      multiplies the terms.
     """
 
     coordinates: Coordinates = "all"
@@ -59,6 +60,6 @@ class Bregman(Loss):
 
 
 def rate_divergence(log_p1: Tensor, log_pt: Tensor, same: Tensor) -> Tensor:
-    """The divergence of rates divided by lambda_t; `same` is x_t^i = x_1^i."""
+    """The divergence of the rates, divided by lambda_t; `same` marks x_t^i = x_1^i."""
     # `where`, not a product: log p(x_1) may be -inf where it is unused.
     return torch.where(same, 1.0, -log_p1) - log_pt.exp()

@@ -17,9 +17,9 @@ class CrossEntropy(WeightedCrossEntropy):
     """L = -E sum_i log p^i(x_1^i | x_t).
 
     `coordinates`: "all" (the paper) or "masked". With a mask source the sampler carries revealed
-    tokens over, so both have the same optimum, and "masked" saves work in the head. Training
-    differs: short runs on text reached lower loss, with less variance, with "all". With a uniform
-    source the model must also learn to keep correct tokens, which "masked" does not teach.
+    tokens over, so both have the same optimum, and "masked" is cheaper in the head; but in short
+    runs on text, "all" reached a lower loss with less variance. With a uniform source the model
+    must also learn to keep correct tokens, which "masked" does not teach.
     """
 
     coordinates: Coordinates = "all"

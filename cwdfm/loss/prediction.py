@@ -14,9 +14,9 @@ from cwdfm.path.base import PathSample
 
 
 class Prediction(ABC):
-    """Logits and log-probabilities of tokens at the coordinates where they were computed."""
+    """Logits and log-probabilities of tokens, at all or some coordinates."""
 
-    known_BN: Tensor | None  # these coordinates; None for all
+    known_BN: Tensor | None  # the coordinates where logits are known; None for all
 
     @property
     @abstractmethod
@@ -25,18 +25,18 @@ class Prediction(ABC):
 
     @abstractmethod
     def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
-        """log p^i(tokens^i) [B, N] of each; 0 at unknown coordinates; -inf for the mask."""
+        """log p^i(tokens^i) [B, N] for each argument; 0 at unknown coordinates, -inf for masks."""
 
     def scatter(self, values: Tensor) -> Tensor:
-        """A tensor [B, N] with the given values at the known coordinates, 0 elsewhere."""
+        """Scatter values at the known coordinates into a tensor [B, N] that is 0 elsewhere."""
         if self.known_BN is None:
             return values
-        blank_BN = values.new_zeros(self.known_BN.shape)
-        return blank_BN.masked_scatter(self.known_BN, values)
+        zeros_BN = values.new_zeros(self.known_BN.shape)
+        return zeros_BN.masked_scatter(self.known_BN, values)
 
 
 class LogitsPrediction(Prediction):
-    """A prediction given by logits."""
+    """A prediction from logits."""
 
     def __init__(self, logits: Tensor, needed_BN: Tensor, batch: PathSample) -> None:
         shape = tuple(batch.x_1.shape)
@@ -60,12 +60,12 @@ class LogitsPrediction(Prediction):
         return self._logits
 
     def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
-        at = [x if self.known_BN is None else x[self.known_BN] for x in tokens_BN]
-        return [self.scatter(token_log_prob(self._logits, self._log_z, x)) for x in at]
+        known = [x if self.known_BN is None else x[self.known_BN] for x in tokens_BN]
+        return [self.scatter(token_log_prob(self._logits, self._log_z, x)) for x in known]
 
 
 class HeadPrediction(Prediction):
-    """A prediction given by hidden vectors [B, N, D] and a linear head: see `head_log_prob`."""
+    """A prediction from hidden vectors [B, N, D] and a linear head; see `head_log_prob`."""
 
     def __init__(
         self, hidden_BND: Tensor, readout: nn.Linear, rows: Positions, batch: PathSample

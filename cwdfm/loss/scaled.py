@@ -22,24 +22,24 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
     """L = -E sum_i alpha^i(x_t) log p^i(x_1^i | x_t).
 
     The paper does not define alpha on revealed coordinates, nor its normalization in a loss;
-    `revealed` selects a definition. For three values alpha averages to 1 over the masked
+    `revealed` selects a definition. With the following options alpha averages to 1 over the masked
     coordinates, as on a path, and on revealed coordinates it is
 
     - "one" (default): 1, as in plain cross-entropy.
     - "zero": 0. With a uniform source the model then does not learn to keep correct tokens.
-    - "extended": the same formula, with the normalization of the masked set; 0 if it is empty.
+    - "extended": the same formula, normalized over the masked coordinates; 0 if there are none.
 
-    For the others one formula applies to all coordinates:
+    With the other options one formula applies to all coordinates:
 
     - "joint": exp(score), normalized to mean 1 over the sequence.
     - "raw": exp(score) divided by exp(context score of the fully revealed sequence). With Neighbor
-      weights of positive scale alpha is thus 1 with full context and smaller otherwise, so late
-      times weigh more than early ones. With Entropy weights it is exp(-beta H).
-    - "level": the mean of "raw" over the sequence. Late times weigh more, but local context has no
-      effect: "raw" is the product of "level" and "joint".
+      weights of positive scale, alpha is thus 1 with full context and smaller otherwise, so late
+      times have more weight than early ones. With Entropy weights it is exp(-beta H).
+    - "level": the mean of "raw" over the sequence. Late times have more weight, but local context
+      has no effect: "raw" is the product of "level" and "joint".
 
-    Given (`fixed`) coordinates have weight 0 and are excluded from all means. A weight that needs
-    logits uses those of the loss, detached.
+    `fixed` coordinates have weight 0 and are excluded from all means. Weights that need logits
+    receive the detached logits of the loss.
     """
 
     weight: Weight
@@ -68,8 +68,8 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
         if self.revealed == "joint":
             return normalize(log_weight_BN, ~batch.fixed)
         if self.revealed in ("raw", "level"):
-            whole_1N = torch.ones_like(batch.revealed[:1])
-            alpha_BN = (log_weight_BN - self.weight.log_weight(whole_1N)).exp()
+            all_revealed_1N = torch.ones_like(batch.revealed[:1])
+            alpha_BN = (log_weight_BN - self.weight.log_weight(all_revealed_1N)).exp()
             alpha_BN = alpha_BN.masked_fill(batch.fixed, 0.0)
             if bool((alpha_BN > MAX_ALPHA).any()):
                 raise InputError(
@@ -78,10 +78,8 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
                 )
             if self.revealed == "raw":
                 return alpha_BN
-            mean_B1 = alpha_BN.sum(1, keepdim=True) / (~batch.fixed).sum(1, keepdim=True).clamp(
-                min=1
-            )
-            return mean_B1.expand_as(alpha_BN)
+            free_B1 = (~batch.fixed).sum(1, keepdim=True).clamp(min=1)
+            return (alpha_BN.sum(1, keepdim=True) / free_B1).expand_as(alpha_BN)
         alpha_BN = normalize(log_weight_BN, masked_BN)
         if self.revealed == "extended":
             return alpha_BN

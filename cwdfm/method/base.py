@@ -1,13 +1,12 @@
 """Methods, objectives and their configs.
 
 A `Method` is stored with the model. It defines how sequences are sampled from the network and how
-their likelihood is computed. An `Objective` is used only in training: it corrupts data to make the
-network's input, and computes the loss from the network's output. Everything else (transformer,
-trainer, data, commands, metrics) is shared between all methods, so that comparisons of two methods
-differ only in the method. A `MethodConfig` describes both, with only the settings of that method.
+their likelihood is computed. An `Objective` is used only in training: it corrupts data to obtain
+the network's input, and computes the loss from the network's output. A `MethodConfig` holds the
+settings of both. Everything else (transformer, trainer, data, commands, metrics) is shared by all
+methods, so that compared models differ in nothing but the method.
 
-To add a method, write these classes in a new package, and add a line to
-`cwdfm.baselines.METHODS`.
+To add a method, write these classes in a new package, and add a line to `cwdfm.baselines.METHODS`.
 """
 
 from abc import ABC, abstractmethod
@@ -27,14 +26,14 @@ from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples
 from cwdfm.solver.sample import Progress
 
-# The network as called by the trainer: input [B, M], times [B], and a function of its last hidden
-# states and its output head. DDP and FSDP2 wrap this call.
+# The network as called by the trainer, on input [B, M], times [B] and a function of the last hidden
+# states and the output head, whose value it returns. DDP and FSDP2 wrap this call.
 Forward = Callable[[Tensor, Tensor, Read], Tensor]
 
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """The sequences to sample, for any method. For details see `cwdfm.sample`."""
+    """A request for samples, for any method. See `cwdfm.sample` for details."""
 
     shape: tuple[int, int]  # number of sequences, length
     steps: int
@@ -54,13 +53,13 @@ class SampleRequest:
     @property
     def progress_steps(self) -> int:
         """The number of times that `progress` counts each sequence, per try."""
-        return self.steps + sum(step.progress_steps for step in self.postprocess)
+        return self.steps + sum(stage.progress_steps for stage in self.postprocess)
 
     @property
     def loop_options(self) -> dict[str, Any]:
         """The keyword arguments of `cwdfm.sample`."""
-        own = ("banned_tokens", "guidance", "postprocess", "reject")
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
+        excluded = ("banned_tokens", "guidance", "postprocess", "reject")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in excluded}
 
     def subset(self, index_A: Tensor, seed: int) -> "SampleRequest":
         """Request only the sequences at index_A [A], with a different seed."""
@@ -75,15 +74,15 @@ class SampleRequest:
 
 
 class Method(ABC):
-    """How a network is sampled and scored. Subclasses are frozen dataclasses."""
+    """Defines how a network is sampled and scored. Subclasses are frozen dataclasses."""
 
-    default_solver: ClassVar[str]  # the name of its solver in `cwdfm.solver_config.SOLVERS`
-    step_per_token: ClassVar[bool] = False  # it always takes one step per token, without a grid
+    default_solver: ClassVar[str]  # name in `cwdfm.solver_config.SOLVERS`
+    step_per_token: ClassVar[bool] = False  # whether sampling takes one step per token, no grid
 
     @property
     @abstractmethod
     def num_tokens(self) -> int:
-        """Number of token ids of the network: the vocabulary, plus any special id."""
+        """The number of token ids of the network: the vocabulary, plus special ids if any."""
 
     @property
     def exact(self) -> bool:
@@ -92,7 +91,7 @@ class Method(ABC):
 
     @property
     def causal_block(self) -> int | None:
-        """Tokens per block, for a method that predicts a block without the tokens after it."""
+        """Tokens per block, if a block is predicted without the tokens after it; None otherwise."""
         return None
 
     def network(self, config: DiTConfig) -> DiTConfig:
@@ -100,22 +99,22 @@ class Method(ABC):
         return replace(config, num_tokens=self.num_tokens)
 
     def steps(self, requested: int, length: int) -> int:
-        """The number of steps that sampling takes, given the requested number."""
+        """The number of steps that sampling takes if `requested` steps are requested."""
         return requested
 
     def adapt(self, solver: Any, stop: int | None = None) -> Any:
-        """Adapt a solver to this method. With `stop`, samples end after this token."""
+        """Adapt a solver to this method. With `stop`, samples end at this token."""
         if stop is not None:
             raise InputError(
                 "stop must be omitted with this model: only bd3lm samples block by block; other "
-                "samples have their full length, and decoding cuts them at the end token",
+                "samples have their full length, and decoding truncates them at the end token",
                 fields=("stop",),
             )
         return solver
 
     @abstractmethod
     def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
-        """Sample sequences. None for `solver` is the method's default solver."""
+        """Sample sequences. If `solver` is None, the method's default solver is used."""
 
     @abstractmethod
     def likelihood(
@@ -130,11 +129,11 @@ class DataBatch:
 
     x_1: Tensor  # [B, N] int64
     t: Tensor  # [B]: uniform times, stratified over the global batch
-    fixed: Tensor  # [B, N] bool: given tokens, which stay uncorrupted and carry no loss
+    fixed: Tensor  # [B, N] bool: tokens that are neither corrupted nor part of the loss
     index: Tensor  # [B] int64: positions in the global batch
     seed: int
     step: int
-    condition: Tensor | None = None  # [B, C]: the numbers of conditions; NaN if not given
+    condition: Tensor | None = None  # [B, C]: encoded conditions, NaN where unspecified
 
     @property
     def noise(self) -> dict[str, Any]:
@@ -160,7 +159,7 @@ class Objective(ABC):
 
     @abstractmethod
     def training_batch(self, batch: DataBatch) -> TrainingBatch:
-        """Corrupt a batch. The loss of the result is the batch mean, in nats per token."""
+        """Corrupt a batch. The loss of the returned batch is its mean, in nats per token."""
 
     def __call__(self, forward: Forward, batch: DataBatch) -> Tensor:
         """The mean loss of a batch, in nats per token."""
@@ -173,7 +172,7 @@ class Objective(ABC):
 
     @property
     def held_out(self) -> "Objective":
-        """The objective of validation, which `adapted` does not change."""
+        """The objective used for validation, which `adapted` does not change."""
         return self
 
     def adapted(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> "Objective":
@@ -200,22 +199,22 @@ class Task:
 
 @dataclass(frozen=True)
 class MethodConfig(ABC):
-    """What to train: a method, its objective, and what it requires of the network."""
+    """The settings of a method, its objective, and its changes to the network's config."""
 
-    method_class: ClassVar[type[Method]]  # the class that saved models name
+    method_class: ClassVar[type[Method]]  # the class that saved models store by name
 
     method: str  # the training method: flow, mdlm, sedd, bd3lm or ar; each has its own options
 
     @abstractmethod
     def build(self, vocab_size: int, size: DiTConfig, length: int) -> Task:
-        """The objects for `vocab_size` data tokens, a network size and a sequence length."""
+        """Build the objects for `vocab_size` data tokens, a network size and a sequence length."""
 
     @classmethod
     @abstractmethod
     def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
-        """The fields that a trained model fixes when training continues from it.
+        """The fields whose values a trained model determines when training continues from it.
 
-        None if the model was not trained by this method.
+        None if the model was trained by another method.
         """
 
 

@@ -61,8 +61,8 @@ class Flow(Method):
         if not isinstance(solver, Solver):
             reason = "it does not step a flow, whose network predicts data tokens"
             refuse_solver(self, solver, "Euler() or another Solver", reason)
-        for step in request.postprocess:
-            step.check(solver)
+        for stage in request.postprocess:
+            stage.check(solver)
         if request.guidance:
             guided, calls = guide(model, request.guidance, self.source, self.schedule)
             samples = self.sample(guided, solver, replace(request, guidance=()))
@@ -77,16 +77,17 @@ class Flow(Method):
         flow = (model, self.source, self.schedule, solver)
         samples = sample(*flow, **request.loop_options)
         grid = request.grid if isinstance(request.grid, str) else "t"
-        for step in request.postprocess:
+        for stage in request.postprocess:
             options = self._options(request, samples)
-            improved = step.apply(*flow, grid, samples.tokens, progress=request.progress, **options)
+            options["progress"] = request.progress
+            improved = stage.apply(*flow, grid, samples.tokens, **options)
             samples = combine(samples, improved)
         return samples
 
     def _rejection_sample(
         self, model: Model, solver: Solver, request: SampleRequest, reject: Reject
     ) -> Samples:
-        """Sample until the sequences are accepted (see `postprocess/reject.py`)."""
+        """Sample with rejection (see `postprocess/reject.py`)."""
         network = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
         once = replace(request, reject=None)
 
@@ -111,13 +112,13 @@ class Flow(Method):
         return rejection_sample(attempt, reject, request.seed, skip)
 
     def _options(self, request: SampleRequest, samples: Samples) -> dict[str, Any]:
-        """The options of postprocessing; `fixed` is the mask of the prompt tokens, if any."""
+        """The options of postprocessing, with the mask of the prompt tokens as `fixed`."""
         fixed_BN = None
         if request.prompt is not None:
             prompt = (request.prompt, request.fixed, samples.tokens.device)
             _, fixed_BN = broadcast_prompt(self.source, request.shape, *prompt)
-        same = {name: getattr(request, name) for name in ("seed", "index", "batch_size")}
-        return {**same, "fixed": fixed_BN}
+        options = {name: getattr(request, name) for name in ("seed", "index", "batch_size")}
+        return {**options, "fixed": fixed_BN}
 
     def likelihood(
         self,
@@ -131,7 +132,7 @@ class Flow(Method):
 
 
 def flow_of(method: Method) -> Flow:
-    """The method, if it is a discrete flow; InputError otherwise."""
+    """Return the method if it is a discrete flow; raise InputError otherwise."""
     if not isinstance(method, Flow):
         raise InputError(
             f"this requires a discrete flow, but the model was trained as {type(method).__name__}; "

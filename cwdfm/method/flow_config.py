@@ -49,7 +49,7 @@ class LossConfig(ABC):
 
     @abstractmethod
     def build(self, weight: Neighbor | None, length: int) -> Loss:
-        """The loss on a path with a context weight, for sequences of `length` tokens."""
+        """Build the loss for a path with this context weight and sequences of `length` tokens."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ class FlowConfig(MethodConfig):
     def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
         match method:
             case Flow(source, Polynomial(power)):
-                kind = "mask" if isinstance(source, MaskSource) else "uniform"
-                return {"method": "flow", "source": kind, "power": power, "time": model.time}
+                name = "mask" if isinstance(source, MaskSource) else "uniform"
+                return {"method": "flow", "source": name, "power": power, "time": model.time}
         return None
 
 
@@ -203,10 +203,13 @@ class MDLMConfig(MethodConfig):
         return None
 
 
-def _neighbor(part: str, radius: int, scale: float, length: int) -> Neighbor:
-    """The Neighbor weight of the path or the loss, if its window fits into `length` tokens."""
-    name, largest = f"{part}_radius", (length - 1) // 2
-    check_scale(f"{part}_scale", scale)
+def _neighbor(prefix: str, radius: int, scale: float, length: int) -> Neighbor:
+    """The Neighbor weight of the path or the loss; its window must fit into `length` tokens.
+
+    `prefix` is that of the config fields, "path" or "loss".
+    """
+    name, largest = f"{prefix}_radius", (length - 1) // 2
+    check_scale(f"{prefix}_scale", scale)
     check_integer(name, radius)
     if radius > largest:
         raise InputError(

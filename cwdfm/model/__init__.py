@@ -1,4 +1,4 @@
-"""Models: the protocol they follow, the transformer, the exact posterior, and wrappers."""
+"""Models: the `Model` protocol, the transformer, the exact posterior, and wrappers."""
 
 from cwdfm.model.exact_posterior import ExactPosterior
 from cwdfm.model.protocol import Model, SplitModel

@@ -1,7 +1,8 @@
 """Attention patterns: which tokens attend to which, and their positions.
 
-Bidirectional for flows, causal for autoregressive models, BD3LM's two-copy mask for training block
-diffusion, and attention behind a key-value cache for left-to-right generation.
+Bidirectional attention for flows, causal attention for autoregressive models, BD3LM's mask over two
+copies of a sequence for training block diffusion, and attention with a key-value cache for
+left-to-right generation.
 
 Shapes: B batch, H heads, M input tokens, N sequence length, d head width.
 """
@@ -25,14 +26,14 @@ from cwdfm.ops.dispatch import fused_short_attention
 AttentionFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # Up to this length the memory-efficient kernel is PyTorch's fastest on a GPU, for inputs that
-# `cwdfm.ops.attention` does not support. Forward and backward of 2,048 sequences of 32
-# tokens, 12 heads of 64, bf16, on an H200: 0.89 ms, against 1.35 (cuDNN) and 2.76 (flash
-# attention). At 512 or 1,024 tokens cuDNN, the default, is fastest.
+# `cwdfm.ops.attention` does not support. Forward and backward of 2,048 sequences of 32 tokens, 12
+# heads of width 64, bf16, on an H200: 0.89 ms, against 1.35 (cuDNN) and 2.76 (flash attention). At
+# 512 or 1,024 tokens cuDNN, the default, is fastest.
 SHORT = 64
-# Passed without a priority order: setting one before PyTorch's first attention on a GPU would
-# lose its own preference for cuDNN.
+# Passed without a priority order: setting one before PyTorch's first attention call on a GPU would
+# discard PyTorch's own preference for cuDNN.
 SHORT_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-# For calls whose lengths vary, such as those behind a cache: cuDNN would build a plan for each.
+# For calls whose lengths vary, as with a cache: cuDNN would build a plan for each length.
 CACHED_BACKENDS = [SDPBackend.FLASH_ATTENTION, *SHORT_BACKENDS]
 
 # FlexAttention is imported where it is used, because the import is slow.
@@ -42,7 +43,7 @@ FLEX_MIN_WIDTH = 16  # smallest head width that its fused kernels support
 
 
 class AttentionPattern(ABC):
-    """Which tokens attend to which in one call of the trunk."""
+    """The attention pattern of one call of the trunk."""
 
     def sequence_length(self, num_inputs: int) -> int:
         """The length of the sequence that `num_inputs` input tokens belong to."""
@@ -54,7 +55,7 @@ class AttentionPattern(ABC):
 
     @abstractmethod
     def attention_fn(self, layer: int, num_inputs: int, device: torch.device) -> AttentionFn:
-        """The attention of a layer. Return the same function for all layers to share a graph."""
+        """The attention function of a layer; layers with the same one share a compiled graph."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class BlockDiffusionAttention(AttentionPattern):
     """BD3LM's training mask over [x_t, x_1], both at positions 0..N-1 (M = 2N).
 
     A noised token attends to its own block of x_t and to earlier blocks of x_1. A clean token
-    attends to its own and earlier blocks of x_1. FlexAttention skips the tiles that are fully
-    masked, at least half of the work. `dense` uses a dense mask instead, to compare, or where
-    FlexAttention fails: `model.attention_pattern = BlockDiffusionAttention(block, dense=True)`.
+    attends to its own and earlier blocks of x_1. FlexAttention skips fully masked tiles, at least
+    half of the work. `dense` uses a dense mask instead, for comparison or where FlexAttention
+    fails: `model.attention_pattern = BlockDiffusionAttention(block, dense=True)`.
     """
 
     block: int
@@ -97,21 +98,21 @@ class BlockDiffusionAttention(AttentionPattern):
 
 
 class KVCache:
-    """Keys and values of the tokens so far, [B, H, capacity, d] for each layer."""
+    """Cached keys and values, [B, H, capacity, d] for each layer; the first `length` are valid."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.length = capacity, 0
         self.layers: list[tuple[Tensor, Tensor]] = []
 
     def select(self, rows_B: Tensor) -> "KVCache":
-        """The cache of some of the sequences."""
-        part = KVCache(self.capacity)
-        part.length = self.length
-        part.layers = [(k[rows_B], v[rows_B]) for k, v in self.layers]
-        return part
+        """A copy of the cache for some of the sequences."""
+        subset = KVCache(self.capacity)
+        subset.length = self.length
+        subset.layers = [(k[rows_B], v[rows_B]) for k, v in self.layers]
+        return subset
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer, with those of new tokens written behind the old ones."""
+        """Append the keys and values of new tokens to a layer; return all of the layer."""
         end = self.length + k.shape[2]
         if layer == len(self.layers):
             shape = (*k.shape[:2], self.capacity, k.shape[3])
@@ -123,10 +124,9 @@ class KVCache:
 
 @dataclass(frozen=True)
 class CachedAttention(AttentionPattern):
-    """New tokens attend to a cache and to each other, causally or not.
+    """New tokens attend to a cache and to each other, with or without a causal mask.
 
-    They stay in the cache only if the caller advances `cache.length`; otherwise the next call
-    overwrites them.
+    The next call overwrites their keys and values unless the caller advances `cache.length`.
     """
 
     cache: KVCache
@@ -152,7 +152,7 @@ class CachedAttention(AttentionPattern):
 
 
 def attend(qkv_BM3Hd: Tensor, rotation: tuple[Tensor, Tensor], attention: AttentionFn) -> Tensor:
-    """Attention output [B, M, H, d], with queries and keys rotated by their positions."""
+    """Rotate queries and keys by their positions, and compute the attention output [B, M, H, d]."""
     if (attention is _full or attention is _causal) and fused_short_attention(qkv_BM3Hd):
         return short_attention(qkv_BM3Hd, rotation, causal=attention is _causal)
     return attention(*rotate_qkv(qkv_BM3Hd, rotation)).transpose(1, 2)
@@ -174,12 +174,12 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
 
 
 def _is_short(q: Tensor) -> bool:
-    """Whether to use the memory-efficient kernel: it requires head widths of 16-byte multiples."""
+    """Whether to use the memory-efficient kernel; it needs a head width of 16-byte multiples."""
     return q.is_cuda and q.shape[-2] <= SHORT and q.shape[-1] * q.dtype.itemsize % 16 == 0
 
 
 def block_diffusion_mask(length: int, block: int, query: Tensor, key: Tensor) -> Tensor:
-    """Whether `query` attends to `key`; both are indices 0..2N-1 into [x_t, x_1]."""
+    """Whether token `query` attends to token `key`; both are indices 0..2N-1 into [x_t, x_1]."""
     from_clean, to_clean = query >= length, key >= length
     query_block, key_block = query % length // block, key % length // block
     noised = (to_clean & (query_block > key_block)) | (~to_clean & (query_block == key_block))
@@ -189,28 +189,28 @@ def block_diffusion_mask(length: int, block: int, query: Tensor, key: Tensor) ->
 
 def dense_block_diffusion_mask(length: int, block: int, device: torch.device) -> Tensor:
     """`block_diffusion_mask` as a matrix, bool [2N, 2N]."""
-    place = torch.arange(2 * length, device=device)
-    return block_diffusion_mask(length, block, place[:, None], place[None, :])
+    index = torch.arange(2 * length, device=device)
+    return block_diffusion_mask(length, block, index[:, None], index[None, :])
 
 
 def block_diffusion_attention(
     length: int, block: int, device: torch.device, dense: bool = False
 ) -> AttentionFn:
-    """Attention under `block_diffusion_mask`: FlexAttention on a GPU, else with a dense mask.
+    """Attention under `block_diffusion_mask`: FlexAttention on a GPU, a dense mask elsewhere.
 
-    The mask is also dense where all tokens fit into one tile, so that nothing could be skipped.
+    The mask is also dense if all tokens fit into one tile, because there is then nothing to skip.
     """
     flex = FLEX and device.type == "cuda" and 2 * length > FLEX_TILE and not dense
     key = (length, block, device, flex)
     if key not in _ATTENTION_FNS:
-        if len(_ATTENTION_FNS) >= 8:  # many lengths occur in tests only
+        if len(_ATTENTION_FNS) >= 8:  # only tests use many lengths
             _ATTENTION_FNS.clear()
         _ATTENTION_FNS[key] = (_flex_attention if flex else _dense_attention)(*key[:3])
     return _ATTENTION_FNS[key]
 
 
-# By length, block, device and kind. A dictionary, because torch.compile traces through functools
-# caches and would rebuild the mask in every call.
+# Keyed by (length, block, device, flex). A dictionary, because torch.compile traces through
+# functools caches and would rebuild the mask in every call.
 _ATTENTION_FNS: dict[tuple[int, int, torch.device, bool], AttentionFn] = {}
 
 
@@ -231,7 +231,7 @@ def flex_mask_mod(length: int, block: int) -> Callable[[Tensor, Tensor, Tensor, 
 def _flex_attention(length: int, block: int, device: torch.device) -> AttentionFn:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    size = 2 * length  # the rest of the last tile is masked
+    size = 2 * length  # FlexAttention masks the rest of the last tile
     mask = create_block_mask(
         flex_mask_mod(length, block), None, None, size, size, device=device, BLOCK_SIZE=FLEX_TILE
     )
@@ -243,7 +243,7 @@ def _flex_call(mask: Any, length: int, block: int, q: Tensor, k: Tensor, v: Tens
         return block_diffusion_attention(length, block, q.device, dense=True)(q, k, v)
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Eager FlexAttention would store all scores. Inside a compiled trunk it is compiled already.
+    # Eager FlexAttention would store all scores. Within a compiled trunk it is compiled anyway.
     flex: Any = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
     out: Tensor = flex(q, k, v, block_mask=mask)
     return out

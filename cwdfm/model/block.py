@@ -18,9 +18,9 @@ from cwdfm.ops.precision import product_dtype
 class Block(nn.Module):
     """Pre-norm attention and MLP on a residual stream.
 
-    With a time embedding of width `conditioning`, shift and scale modulate the norms and gates
-    scale the residual branches. A residual branch is added in the same pass as the next norm, so
-    each block leaves its last branch pending for the block or norm that follows.
+    With a time embedding of width `conditioning`, shift and scale modulate the norms, and gates
+    scale the residual branches. A residual branch is added by the same kernel as the next norm, so
+    each block returns its last branch as pending, for the next block or the final norm to add.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Block(nn.Module):
         rotation: tuple[Tensor, Tensor],
         attention: AttentionFn,
     ) -> tuple[Tensor, Residual]:
-        """The residual stream and the pending branch, from those of the previous block."""
+        """Map the residual stream and the pending branch of the previous block to its own."""
         vectors = modulation_vectors(self.modulation, c_BC, 6)
         h_BND, attended_BND = self.attend(h_BND, pending, c_BC, rotation, attention, vectors)
         return self.pointwise(h_BND, attended_BND, c_BC, vectors)
@@ -73,7 +73,10 @@ class Block(nn.Module):
         c_BC: Tensor | None,
         vectors: Sequence[Tensor | None] | None = None,
     ) -> tuple[Tensor, Residual]:
-        """The part after attention, which works on each coordinate independently."""
+        """Everything after attention, which processes each coordinate independently.
+
+        Returns the residual stream and the pending MLP branch.
+        """
         _, _, gate1, shift, scale, gate2 = vectors or modulation_vectors(self.modulation, c_BC, 6)
         dropout = self.dropout if self.training else 0.0
         branch = Residual(self.out(attended_BND), gate1)
@@ -110,7 +113,7 @@ def modulation_layer(conditioning: int | None, width: int) -> nn.Linear | None:
 def modulation_vectors(
     layer: nn.Linear | None, c_BC: Tensor | None, count: int
 ) -> Sequence[Tensor] | Sequence[None]:
-    """`count` vectors [B, 1, D] from the time embedding; None each without conditioning."""
+    """`count` vectors [B, 1, D] from the time embedding, or `count` Nones without conditioning."""
     if layer is None or c_BC is None:
         return (None,) * count
     vectors: Tensor = layer(c_BC)
@@ -118,10 +121,10 @@ def modulation_vectors(
 
 
 def _untracked(x: Tensor) -> Tensor:
-    """x without view tracking.
+    """x, no longer marked as a view.
 
-    FSDP2 warns about modules that return views, because its hooks do not survive in-place changes.
-    Nothing is changed in place here.
+    FSDP2 warns about modules that return views, because in-place changes would detach its hooks.
+    The outputs here are never changed in place.
     """
-    same: Tensor = torch.ops.aten._unsafe_view(x, x.shape)
-    return same
+    out: Tensor = torch.ops.aten._unsafe_view(x, x.shape)
+    return out

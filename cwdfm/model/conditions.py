@@ -1,8 +1,8 @@
-"""Conditions: properties of a sequence, such as logP, that a network receives with the time.
+"""Conditions: properties of a sequence, such as logP, that a network receives along with the time.
 
-A condition encodes a value as one number: standardized if it is numeric, the number of its category
-otherwise. NaN stands for a condition that is not given. Training drops conditions at random, so
-that the same network also predicts without them.
+A condition encodes a value as one number: the standardized value if it is numeric, the index of its
+category otherwise, and NaN if it is unspecified. Training drops conditions at random, so that the
+same network also predicts without them.
 
 Shapes: B batch, C conditions, D width of the embedding.
 """
@@ -37,11 +37,11 @@ class Condition(ABC):
 
     @abstractmethod
     def encode(self, value: object) -> float:
-        """The number that the network embeds; InputError for a value that it cannot have."""
+        """The number that the network embeds. Raises InputError for invalid values."""
 
     @abstractmethod
     def check(self, value: object) -> None:
-        """Raise InputError for a value that did not occur in training."""
+        """Raise an InputError for values outside the training data."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Numeric(Condition):
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise InputError(f"{self.name} is a number, got {value!r}; give one such as 2.5")
+            raise InputError(f"{self.name} must be a number such as 2.5, got {value!r}")
         return (number - self.mean) / self.std
 
     def check(self, value: object) -> None:
@@ -79,8 +79,8 @@ class Numeric(Condition):
         margin = 1e-6 * (self.high - self.low)
         if not self.low - margin <= number <= self.high + margin:
             raise InputError(
-                f"{self.name}={value} is outside the training data, where it is between "
-                f"{self.low:.6g} and {self.high:.6g}; give a value in this range"
+                f"{self.name}={value} is outside the range of the training data, {self.low:.6g} to "
+                f"{self.high:.6g}; give a value in this range"
             )
 
 
@@ -98,7 +98,7 @@ class Categorical(Condition):
         require(valid, f"condition {self.name!r}", "have two or more distinct categories", names)
 
     def encode(self, value: object) -> float:
-        """The number of the category."""
+        """The index of the category."""
         if value not in self.categories:
             raise InputError(
                 f"{self.name} has no category {value!r}; it has {', '.join(self.categories)}"
@@ -110,65 +110,68 @@ class Categorical(Condition):
 
 
 def condition_of(name: str, data: TokenData) -> Condition:
-    """The condition of a column of data: numeric, or categorical if it holds strings."""
+    """Create a condition from a data column: numeric, or categorical if it contains strings."""
     values = _column(data, name)
     if values.dtype.kind == "f":
-        known = values[: len(data.train)]
-        numbers = (known.mean(), known.std(), known.min(), known.max())
-        return Numeric(name, *map(float, numbers))
+        train = values[: len(data.train)]
+        statistics = (train.mean(), train.std(), train.min(), train.max())
+        return Numeric(name, *map(float, statistics))
     return Categorical(name, tuple(np.unique(values).tolist()))
 
 
 def encode_columns(conditions: tuple[Condition, ...], data: TokenData) -> NDArray[np.float32]:
-    """The numbers [n + m, C] of the conditions of all sequences."""
-    numbers = np.empty((len(data.train) + len(data.valid), len(conditions)), np.float32)
+    """The encoded conditions [n, C] of all n training and validation sequences."""
+    encoded = np.empty((len(data.train) + len(data.valid), len(conditions)), np.float32)
     for i, condition in enumerate(conditions):
-        numbers[:, i] = list(map(condition.encode, _column(data, condition.name).tolist()))
-    return numbers
+        encoded[:, i] = list(map(condition.encode, _column(data, condition.name).tolist()))
+    return encoded
 
 
 def _column(data: TokenData, name: str) -> NDArray[np.generic]:
-    """The column of a condition, ignoring case."""
-    if (found := find_column(list(data.columns), name)) is None:
-        has = f"they have {', '.join(data.columns)}" if data.columns else "they have none"
+    """The data column of a condition, ignoring case."""
+    if (column := find_column(list(data.columns), name)) is None:
+        available = ", ".join(data.columns) or "none"
         raise InputError(
-            f"the data {data.name} have no column {name!r}, {has}; load them with "
+            f"dataset {data.name} has no column {name!r} (available: {available}); load it with "
             f"condition={name!r}",
             fields=("condition",),
         )
-    return data.columns[found]
+    return data.columns[column]
 
 
-def encode_condition(conditions: tuple[Condition, ...], given: Mapping[str, object]) -> list[float]:
-    """The numbers [C] of the given values, by name; NaN for conditions that are not given."""
-    require(isinstance(given, Mapping), "condition", "be a dictionary such as {'logp': 2.5}", given)
-    names = [each.name for each in conditions]
+def encode_condition(
+    conditions: tuple[Condition, ...], values: Mapping[str, object]
+) -> list[float]:
+    """Encode values by name as numbers [C], with NaN for unspecified conditions."""
+    rule = "be a dictionary such as {'logp': 2.5}"
+    require(isinstance(values, Mapping), "condition", rule, values)
+    names = [condition.name for condition in conditions]
     if not names:
-        wanted = " ".join(map(str, given))
+        requested = " ".join(map(str, values))
         raise InputError(
-            f"the model was trained without conditions, got {wanted}; omit them, or train a model "
-            f"with `cwdfm train RECIPE --condition {wanted}`"
+            f"the model was trained without conditions, got {requested}; omit them, or train a "
+            f"model with `cwdfm train RECIPE --condition {requested}`"
         )
-    found: dict[str, float] = {}
-    for wanted, value in given.items():
-        name = find_column(names, str(wanted))
+    encoded: dict[str, float] = {}
+    for requested, value in values.items():
+        name = find_column(names, str(requested))
         if name is None:
             raise InputError(
-                f"the model was not trained with the condition {wanted!r}; it has "
+                f"the model was not trained with the condition {requested!r}; it has "
                 f"{', '.join(names)}"
             )
-        if name in found:
+        if name in encoded:
             raise InputError(f"{name} is given twice; give one value")
         condition = conditions[names.index(name)]
         condition.check(value)
-        found[name] = condition.encode(value)
-    if not found:
+        encoded[name] = condition.encode(value)
+    if not encoded:
         raise InputError(f"no condition is given; the model has {', '.join(names)}")
-    return [found.get(name, math.nan) for name in names]
+    return [encoded.get(name, math.nan) for name in names]
 
 
 def with_condition(t_B: Tensor, condition: Tensor | None) -> Tensor:
-    """The time [B] and the numbers [B, C] or [C] of the conditions, as one input [B, 1 + C]."""
+    """Concatenate times [B] and encoded conditions [B, C] or [C] to one input [B, 1 + C]."""
     if condition is None or not condition.shape[-1]:
         return t_B
     return torch.cat([t_B[:, None], condition.to(t_B).expand(len(t_B), -1)], dim=1)
@@ -177,9 +180,9 @@ def with_condition(t_B: Tensor, condition: Tensor | None) -> Tensor:
 def drop_conditions(
     condition_BC: Tensor, probability: float, *, seed: int, index: Tensor, step: int
 ) -> Tensor:
-    """Drop all conditions of a sequence with this probability, then each one of the others too.
+    """Drop all conditions of a sequence with this probability, and also every single condition.
 
-    The network so learns to predict without any condition, and with a part of them.
+    The network thus learns to predict without any condition, and with some of them.
     """
     draws = condition_BC.shape[1] + 1
     drop_BD = uniform_BN(seed, Purpose.CONDITION, index, step, draws) < probability
@@ -187,7 +190,7 @@ def drop_conditions(
 
 
 class ScalarEmbedding(nn.Module):
-    """Sinusoidal features of a number [B], and a two-layer MLP, [B, D]."""
+    """Embed numbers [B] by sinusoidal features and a two-layer MLP, [B, D]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -204,7 +207,7 @@ class ScalarEmbedding(nn.Module):
 
 
 class ConditionEmbedding(nn.Module):
-    """The embedding [B, D] of a condition's numbers [B]; a learned vector where it is not given."""
+    """Embed a condition's numbers [B], [B, D]; NaN becomes a learned vector."""
 
     def __init__(self, condition: Condition, width: int) -> None:
         super().__init__()
@@ -216,7 +219,7 @@ class ConditionEmbedding(nn.Module):
             self.value = ScalarEmbedding(width)
 
     def set_zero(self) -> None:
-        """Embed everything as zero, so that a trained network can get the condition later."""
+        """Set the embedding to zero, so that adding it to a trained network changes nothing."""
         last = self.value.second if isinstance(self.value, ScalarEmbedding) else self.value
         for parameter in last.parameters():
             nn.init.zeros_(parameter)

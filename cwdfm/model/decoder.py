@@ -1,8 +1,8 @@
-"""The transformer of Llama and Qwen, with any attention mask: LLaDA, Dream and SDAR.
+"""The transformer of Llama and Qwen with arbitrary attention masks, for LLaDA, Dream and SDAR.
 
-Pre-norm blocks with RMSNorm, rotary positions, grouped queries and SwiGLU. Which tokens attend to
-which is up to the caller, and so is the cache: every call says which columns of a canvas of tokens
-it evaluates, and keys and values of the other columns may come from earlier calls.
+Pre-norm blocks with RMSNorm, rotary embeddings, grouped-query attention and SwiGLU. The caller
+provides the attention mask and the key-value cache. A call evaluates some columns of a canvas of
+tokens; the keys and values of the other columns can come from the cache.
 
 Shapes: B batch, M evaluated tokens, K keys, N columns of the canvas, H heads, G key-value heads,
 d head width, D width.
@@ -52,10 +52,11 @@ class DecoderConfig:
 
 @dataclass
 class KeyValues:
-    """Keys and values of all columns of a canvas, [B, G, N, d] for each layer.
+    """A key-value cache for all columns of a canvas, [B, G, N, d] per layer.
 
-    A call of a network writes those of its own columns, from `start` on, and attends to the columns
-    before `end`. In a CUDA graph the own columns are a tensor, `place` [M].
+    A call of the network writes the keys and values of the columns it evaluates, starting at
+    `start`, and attends to the columns before `end`. In a CUDA graph, the indices of the evaluated
+    columns are a tensor, `place` [M].
     """
 
     columns: int
@@ -65,7 +66,7 @@ class KeyValues:
     layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def update(self, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Write the keys and values of a layer; return those to attend to."""
+        """Store new keys and values of a layer; return all that the tokens attend to."""
         if layer_idx == len(self.layers):
             shape = (*k.shape[:2], self.columns, k.shape[3])
             self.layers.append((k.new_zeros(shape), v.new_zeros(shape)))
@@ -79,12 +80,12 @@ class KeyValues:
         return keys[:, :, : self.end], values[:, :, : self.end]
 
     def select(self, rows: Tensor) -> None:
-        """Keep some of the sequences."""
+        """Keep only the sequences `rows`."""
         self.layers = [(k[rows], v[rows]) for k, v in self.layers]
 
 
 class Decoder(nn.Module):
-    """Tokens and positions to hidden vectors; `readout` maps those to logits."""
+    """Maps tokens and positions to hidden vectors, which `readout` maps to logits."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -102,9 +103,9 @@ class Decoder(nn.Module):
         cache: KeyValues | None,
         keep_L: Tensor | None = None,
     ) -> Tensor:
-        """Hidden vectors [B, M, D], or only those of the tokens keep_L, [B, L, D].
+        """Hidden vectors [B, M, D], or only those of the tokens with indices keep_L, [B, L, D].
 
-        `mask` [B, 1, M or 1, K] is true where a token attends to a key; None is everywhere.
+        `mask` [B, 1, M or 1, K] is True where a token attends to a key. None means everywhere.
         """
         h_BMD, y_BMD = self.embedding(ids_BM), None
         rotation = self._rotation(position_BM)
@@ -136,7 +137,7 @@ def _attention_backends(ids_BM: Tensor, cache: KeyValues | None) -> AbstractCont
 
 
 class DecoderLayer(nn.Module):
-    """Attention and SwiGLU, each with a norm before it."""
+    """Attention and SwiGLU, each preceded by a norm."""
 
     def __init__(self, config: DecoderConfig, number: int) -> None:
         super().__init__()
@@ -161,10 +162,10 @@ class DecoderLayer(nn.Module):
         cache: KeyValues | None,
         keep_L: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """The residual stream after attention, and the MLP's output, which is yet to be added.
+        """The residual stream after attention, and the output of the MLP, which the caller adds.
 
-        Its inputs are those of the layer before. In the last layer all tokens are attended to, but
-        only those of keep_L are computed further.
+        The inputs are the outputs of the previous layer. With `keep_L`, in the last layer, all
+        tokens provide keys and values, but only those of keep_L are processed further.
         """
         h_BMD, x_BMD = add_rms_norm(h_BMD, y_BMD, self.attention_norm)
         heads_BMHd = self.qkv(x_BMD).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
@@ -180,7 +181,7 @@ class DecoderLayer(nn.Module):
             h_BMD, q = h_BMD.index_select(1, keep_L), q.index_select(2, keep_L)
             if mask is not None and mask.shape[2] > 1:
                 mask = mask.index_select(2, keep_L)
-        if self.kv_heads != self.heads:  # kernels with a mask do not support groups
+        if self.kv_heads != self.heads:  # kernels with a mask do not support grouped queries
             k, v = (x.repeat_interleave(self.heads // self.kv_heads, dim=1) for x in (k, v))
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         out_BMD = self.out(attended.transpose(1, 2).flatten(2))

@@ -1,6 +1,6 @@
-"""The exact posterior of a small joint distribution: an error-free model to test samplers.
+"""The exact posterior of a small joint distribution: an error-free model for testing samplers.
 
-With it, any difference between samples and target is caused by the sampler.
+Any difference between samples and target is then caused by the sampler.
 """
 
 from itertools import product
@@ -42,16 +42,16 @@ class ExactPosterior:
         self.states_SN = torch.tensor(list(states))
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """Logits [B, N, num_tokens], float64; a mask id gets -inf."""
-        # Few (state, time) pairs are distinct; Bayes' rule is evaluated once for each.
+        """Logits [B, N, num_tokens], float64; -inf for the mask."""
+        # Few (state, time) pairs are distinct, so Bayes' rule is evaluated once for each.
         _, time_B = torch.unique(t, return_inverse=True)
         code_B = time_B
         for x_B in x_t.unbind(1):
             code_B = code_B * self.source.num_tokens + x_B
-        distinct, which_B = torch.unique(code_B, return_inverse=True)
-        place_B = torch.arange(len(x_t), device=x_t.device)
-        first = torch.zeros_like(distinct).scatter(0, which_B, place_B)
-        return self._posterior(x_t[first], t[first])[which_B]
+        distinct, inverse_B = torch.unique(code_B, return_inverse=True)
+        index_B = torch.arange(len(x_t), device=x_t.device)
+        example = torch.zeros_like(distinct).scatter(0, inverse_B, index_B)
+        return self._posterior(x_t[example], t[example])[inverse_B]
 
     def _posterior(self, x_t: Tensor, t: Tensor) -> Tensor:
         kappa_B1 = self.schedule.kappa(t.double())[:, None]
@@ -59,15 +59,15 @@ class ExactPosterior:
         joint_BS = self.probabilities_S.to(x_t.device).repeat(len(x_t), 1)
         revealed_BN = self.source.revealed(x_t)
         for i in range(states_SN.shape[1]):
-            agrees_BS = x_t[:, i, None] == states_SN[:, i]
+            equal_BS = x_t[:, i, None] == states_SN[:, i]
             if revealed_BN is None:
                 noise_B1 = (1 - kappa_B1) / self.source.vocab_size
-                joint_BS = joint_BS * (kappa_B1 * agrees_BS + noise_B1)
+                joint_BS = joint_BS * (kappa_B1 * equal_BS + noise_B1)
             else:
-                joint_BS = joint_BS * (agrees_BS | ~revealed_BN[:, i, None])
+                joint_BS = joint_BS * (equal_BS | ~revealed_BN[:, i, None])
         # A state with probability zero has no posterior; use a uniform one.
         joint_BS = torch.where(joint_BS.sum(1, keepdim=True) > 0, joint_BS, 1.0)
         one_hot_SNV = F.one_hot(states_SN, self.source.vocab_size).double()
         logits_BNV = torch.einsum("bs,snv->bnv", joint_BS, one_hot_SNV).log()
-        missing = self.source.num_tokens - self.source.vocab_size
-        return F.pad(logits_BNV, (0, missing), value=-torch.inf)
+        padding = self.source.num_tokens - self.source.vocab_size
+        return F.pad(logits_BNV, (0, padding), value=-torch.inf)

@@ -1,4 +1,4 @@
-"""The coordinates of a batch at which a model's logits are needed."""
+"""`Positions`: the coordinates of a batch at which a model's logits are needed."""
 
 from functools import cached_property
 
@@ -11,8 +11,8 @@ from cwdfm.ops.host_copy import HostCopy
 class Positions:
     """K coordinates of a batch [B, N], in row-major order.
 
-    `flat` [K] holds the flat indices b N + i. All of them lie in the sequences `active` [A]; None
-    means all sequences.
+    `flat` [K] holds the flat indices b N + i, and `active` [A] the sequences that contain them,
+    with None for all sequences.
     """
 
     def __init__(self, shape: tuple[int, int], flat_K: Tensor, active_A: Tensor | None) -> None:
@@ -22,8 +22,8 @@ class Positions:
     def of(mask_BN: Tensor, *, dense: bool = False) -> "Positions":
         """The coordinates where a mask is true.
 
-        `dense`: (nearly) all sequences have some, so sequences without any are not skipped. On a
-        GPU this saves waiting for the mask before the model is called.
+        With `dense`, no sequence is skipped, because (nearly) all contain some. On a GPU the host
+        then need not wait for the mask before it calls the model.
         """
         return _MaskPositions(mask_BN, dense)
 
@@ -50,26 +50,26 @@ class Positions:
         return x_BN.flatten(0, 1).index_select(0, self.flat)
 
     def flat_within(self, active_A: Tensor) -> Tensor:
-        """The flat indices [K] in a batch of the active sequences only."""
+        """The flat indices [K] in a batch that consists of the active sequences only."""
         slot_B = torch.empty(self.shape[0], dtype=torch.int64, device=active_A.device)
         slot_B[active_A] = torch.arange(len(active_A), device=active_A.device)
         return slot_B[self.sequence] * self.shape[1] + self.position
 
     def scatter(self, value_K: Tensor) -> Tensor:
-        """A tensor [B, N] with the given values at these coordinates and 0 elsewhere."""
-        blank_BN = torch.zeros(self.shape, dtype=value_K.dtype, device=value_K.device)
-        return blank_BN.flatten().index_copy(0, self.flat, value_K).view_as(blank_BN)
+        """A tensor [B, N] with these values at the coordinates and 0 elsewhere."""
+        zeros_BN = torch.zeros(self.shape, dtype=value_K.dtype, device=value_K.device)
+        return self.replace(zeros_BN, value_K)
 
     def replace(self, x_BN: Tensor, value_K: Tensor) -> Tensor:
-        """x [B, N] with the given values at these coordinates."""
+        """A copy of x [B, N] with these values at the coordinates."""
         return x_BN.flatten().index_copy(0, self.flat, value_K).view_as(x_BN)
 
 
 class _MaskPositions(Positions):
     """The coordinates where a mask is true.
 
-    On a GPU their number is copied to the host asynchronously. The host waits for it where it is
-    first needed; work launched in between keeps the GPU busy.
+    On a GPU their number is copied to the host asynchronously. The host waits for it on first use;
+    work launched before that keeps the GPU busy.
     """
 
     def __init__(self, mask_BN: Tensor, dense: bool) -> None:
@@ -94,7 +94,7 @@ class _MaskPositions(Positions):
 
 
 def _compact(mask_M: Tensor) -> Tensor:
-    """The indices where a mask is true, in order, padded to [M + 1]; needs no synchronization."""
+    """The indices where a mask is true, in order, padded to [M + 1], without synchronization."""
     size = len(mask_M)
     padded = torch.empty(size + 1, dtype=torch.int64, device=mask_M.device)
     padded[torch.where(mask_M, mask_M.cumsum(0) - 1, size)] = torch.arange(

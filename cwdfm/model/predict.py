@@ -1,7 +1,7 @@
-"""Evaluate a model at chosen coordinates, a bounded number of logits at a time.
+"""Evaluate a model at selected coordinates, with a bounded number of logits at a time.
 
-All model calls for sampling and evaluation go through this module. It never creates a [B, N, V]
-tensor: with a split model none exists, and a plain callable creates its own.
+All model calls for sampling and evaluation go through this module. With a split model no
+[B, N, V] tensor ever exists; a plain callable returns one.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ from cwdfm.ops.host_copy import check_rows, deferred_checks
 from cwdfm.ops.precision import CASTS, product_dtype, weight_version
 from cwdfm.source import Source
 
-# Logits per chunk: few enough for a CPU's memory bus, enough to keep a GPU busy.
+# Logits per chunk: few enough to limit a CPU's memory traffic, enough to keep a GPU busy.
 MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
-CHECKED_ROWS = 16  # rows of logits that are compared with probabilities
+CHECKED_ROWS = 16  # rows of logits that `check_not_probabilities` inspects
 
 
 def check_flow_network(model: object) -> None:
-    """Raise InputError for objects that are not models, and for transformers of other methods."""
+    """Raise an InputError for objects that are not models or are networks of other methods."""
     if not callable(model):
         wrapped = callable(getattr(model, "model", None))
         hint = "pass its .model, or use cwdfm.generate" if wrapped else "pass a module or function"
@@ -34,12 +34,12 @@ def check_flow_network(model: object) -> None:
             f"model must be a callable (x_t, t) -> logits, got a {type(model).__name__}; {hint}"
         )
     config = getattr(model, "config", None)
-    kind = getattr(config, "attention", "full")
-    if kind in ("causal", "block"):
+    attention = getattr(config, "attention", "full")
+    if attention in ("causal", "block"):
         raise InputError(
-            f"a flow needs a network with full attention, but this one has attention={kind!r}: it "
-            f"belongs to an autoregressive or block diffusion model; use cwdfm.generate, or the "
-            f"sampler and likelihood of its method"
+            f"a flow needs a network with full attention, but this one has "
+            f"attention={attention!r}: it belongs to an autoregressive or block diffusion model; "
+            f"use cwdfm.generate, or the sampler and likelihood of its method"
         )
 
 
@@ -52,11 +52,11 @@ def predict_logits(
     *,
     defer: bool = False,
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Logits [k, V] of the data tokens at the given positions, in order, in chunks.
+    """Yield logits [k, V] of the data tokens at `positions`, in order, in chunks.
 
-    Each chunk comes with the slice of [K] that it covers. Without any positions the model is not
-    called. Logits must be finite. With `defer`, where kernels tolerate any values, the error may
-    come later (see `check_rows`).
+    Each chunk comes with the slice of [K] that it covers. Without positions the model is not
+    called. Non-finite logits are an error. With `defer`, the error may be raised later on a GPU,
+    whose kernels tolerate any values (see `check_rows`).
     """
     if positions.active is not None and not len(positions.active):
         return
@@ -64,7 +64,7 @@ def predict_logits(
     chunk = max(1, elements // source.num_tokens)
     first = 0
     for logits in _logit_chunks(model, source, x_BN, t_B.float(), positions, chunk):
-        if not len(logits):  # dense positions turned out to be empty
+        if not len(logits):  # dense positions may turn out to be empty
             return
         logits_kV = source.data_logits(logits)
         if defer and fused_elementwise(logits_kV):
@@ -89,21 +89,21 @@ def _logit_chunks(
             yield logits_kV
     else:
         with _describe_call(x_BN, t_B, source.num_tokens - 1):
-            logits_BNV = model(*_own_copies(model, x_BN, t_B))
+            logits_BNV = model(*_arguments(model, x_BN, t_B))
         _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
         logits_MV = logits_BNV.flatten(0, 1)
         for flat_k in positions.flat.split(k):
             yield logits_MV[flat_k]
 
 
-def _own_copies(model: object, x_BN: Tensor, t_B: Tensor) -> tuple[Tensor, Tensor]:
-    """The arguments of a model call. Models of other packages may modify theirs in place."""
+def _arguments(model: object, x_BN: Tensor, t_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The arguments of a model call, copied for user models, which may modify them in place."""
     return (x_BN, t_B) if is_builtin(model) else (x_BN.clone(), t_B.clone())
 
 
 @contextmanager
 def _describe_call(x_BN: Tensor, t_B: Tensor, largest: int) -> Iterator[None]:
-    """Add the arguments of a model call to any exception that it raises."""
+    """Add a description of the arguments to any exception that a model call raises."""
     try:
         yield
     except Exception as error:
@@ -117,20 +117,21 @@ def _describe_call(x_BN: Tensor, t_B: Tensor, largest: int) -> Iterator[None]:
 
 
 def _hidden_at(model: SplitModel, x_BN: Tensor, t_B: Tensor, positions: Positions) -> Tensor:
-    """Hidden vectors [K, D] at the given positions; sequences without any are skipped."""
+    """Hidden vectors [K, D] at `positions`; sequences without any are skipped."""
     active_A = positions.active
     if active_A is None:
         return _hidden(model, x_BN, t_B, lambda: positions.flat)
-    part, select = model, getattr(model, "select", None)
+    select = getattr(model, "select", None)
     if select is not None:
-        active_A = active_A.sort().values  # in the order of a mask
-        part = select(torch.zeros_like(x_BN[:, 0], dtype=torch.bool).index_fill(0, active_A, True))
-    return _hidden(part, x_BN[active_A], t_B[active_A], lambda: positions.flat_within(active_A))
+        active_A = active_A.sort().values  # in the order of the mask
+        active_B = torch.zeros_like(x_BN[:, 0], dtype=torch.bool).index_fill(0, active_A, True)
+        model = select(active_B)
+    return _hidden(model, x_BN[active_A], t_B[active_A], lambda: positions.flat_within(active_A))
 
 
 def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor, flat_K: Callable[[], Tensor]) -> Tensor:
-    """Hidden vectors [K, D]; the flat indices are computed after the trunk was launched."""
-    x_BN, t_B = _own_copies(model, x_BN, t_B)
+    """Hidden vectors [K, D]; the flat indices are computed after the trunk has been launched."""
+    x_BN, t_B = _arguments(model, x_BN, t_B)
     if is_two_stage(model):
         state = model.first_stage(x_BN, t_B)
         return model.second_stage(state, flat_K())
@@ -146,46 +147,49 @@ def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor, flat_K: Callable[[], T
 def fusible_hidden(
     model: Model, source: Source, x_BN: Tensor, t_B: Tensor, positions: Positions
 ) -> tuple[Tensor, nn.Linear] | None:
-    """Hidden vectors [K, D] at the given positions, and the linear layer that is the head.
+    """Hidden vectors [K, D] at `positions` and the linear head, for kernels that fuse it.
 
-    None without positions, without such a layer, or without a kernel that fuses it with a draw. Use
-    `predict_logits` then.
+    None without positions, without a linear head, or without such kernels; use `predict_logits`
+    instead.
     """
     readout = getattr(model, "readout", None) if getattr(model, "linear_head", True) else None
     if not (is_split(model) and isinstance(model, nn.Module) and type(readout) is nn.Linear):
         return None
     weight = readout.weight
-    whole = type(weight) is nn.Parameter and weight.shape[0] == source.num_tokens  # not sharded
+    unsharded = type(weight) is nn.Parameter and weight.shape[0] == source.num_tokens
     fusible = weight.device == x_BN.device and fused_head(x_BN.device, product_dtype(weight))
-    if not (whole and fusible) or (positions.active is not None and not len(positions.active)):
+    if not (unsharded and fusible) or (positions.active is not None and not len(positions.active)):
         return None
     hidden_KD = _hidden_at(model, x_BN, t_B.float(), positions)
-    fits = product_dtype(hidden_KD) == product_dtype(weight) and len(positions)
-    return (hidden_KD, readout) if fits and _is_head(model, readout, hidden_KD) else None
+    same_dtype = product_dtype(hidden_KD) == product_dtype(weight)
+    if not same_dtype or not len(positions) or not _is_head(model, readout, hidden_KD):
+        return None
+    return hidden_KD, readout
 
 
 # Results of `_is_head` by model: the version of the weight, and whether readout and head agree.
-_COMPARED: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+_HEAD_CHECKS: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
 
 
 def _is_head(model: SplitModel, readout: nn.Linear, hidden_KD: Tensor) -> bool:
     """Whether head(hidden) equals readout(hidden), tested on a few rows when weights change."""
     assert isinstance(model, nn.Module)
-    now = weight_version(readout.weight)
-    version, agrees = _COMPARED.get(model, (-1, False))
-    if version != now:
-        few_kD = hidden_KD[:4]
-        logits = model.head(few_kD)
+    version = weight_version(readout.weight)
+    checked_version, agrees = _HEAD_CHECKS.get(model, (-1, False))
+    if checked_version != version:
+        hidden_kD = hidden_KD[:4]
+        logits = model.head(hidden_kD)
         check_not_probabilities(logits)
-        agrees = _close(logits, readout(few_kD))
-        _COMPARED[model] = (now, agrees)
+        agrees = _close(logits, readout(hidden_kD))
+        _HEAD_CHECKS[model] = (version, agrees)
     return agrees
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
     """Whether logits are equal up to rounding in half precision."""
-    near = {"rtol": 0.02, "atol": 0.02}
-    return a.shape == b.shape and torch.allclose(a.float(), b.float(), **near, equal_nan=True)
+    return a.shape == b.shape and torch.allclose(
+        a.float(), b.float(), rtol=0.02, atol=0.02, equal_nan=True
+    )
 
 
 def is_split(model: object) -> TypeGuard[SplitModel]:
@@ -199,16 +203,16 @@ def is_two_stage(model: object) -> TypeGuard[TwoStageModel]:
 
 
 def check_split(model: Model, x_BN: Tensor, t: float) -> None:
-    """Raise InputError if head(trunk(x, t)) differs from model(x, t) on one sequence."""
+    """Raise an InputError if head(trunk(x, t)) differs from model(x, t) on one sequence."""
     if not is_split(model):
         return
     x_BN = x_BN[:1].clone()
     t_1 = torch.full((1,), t, dtype=torch.float32, device=x_BN.device)
-    few = 4  # positions suffice, without another [N, V] tensor
+    count = 4  # compare a few positions, to avoid another [N, V] tensor
     with _describe_call(x_BN, t_1, int(x_BN.max())):
-        whole_KV = model(*_own_copies(model, x_BN, t_1))[0, :few]
-    check_finite(whole_KV)  # first, because NaN compares unequal
-    hidden_KD = model.trunk(*_own_copies(model, x_BN, t_1))[0, :few]
+        full_KV = model(*_arguments(model, x_BN, t_1))[0, :count]
+    check_finite(full_KV)  # first, because NaN compares unequal
+    hidden_KD = model.trunk(*_arguments(model, x_BN, t_1))[0, :count]
     split_KV = model.head(hidden_KD)
     if is_two_stage(model):
         flat_K = torch.arange(len(hidden_KD), device=x_BN.device)
@@ -218,7 +222,7 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
                 "the model sets two_stage, but second_stage(first_stage(x, t)) is not trunk(x, t); "
                 "set two_stage to False"
             )
-    if not _close(whole_KV, split_KV):
+    if not _close(full_KV, split_KV):
         raise InputError(
             "the model has a trunk and a head, but head(trunk(x, t)) is not model(x, t), and "
             "samplers call trunk and head. Move everything else into them, rename them, or pass "
@@ -227,17 +231,17 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
 
 
 def model_device(model: object) -> torch.device | None:
-    """The device of a module's parameters; None for any other callable."""
+    """The device of a module's parameters; None for other callables."""
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return None if parameter is None else parameter.device
 
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """Put a module into evaluation mode: dropout would add randomness that no seed controls.
+    """Put a module into evaluation mode, because dropout adds randomness that no seed controls.
 
-    Weights must not change inside this context. When it ends, all deferred checks of logits have
-    passed, and each submodule is back in its previous mode, since some may be frozen in training.
+    Weights must not change within this context. On exit, all deferred checks of logits have passed,
+    and every submodule is back in its own previous mode.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
@@ -252,28 +256,27 @@ def evaluating(model: object) -> Iterator[None]:
                 module.train(mode)
 
 
-def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
+def _check_shape(function: str, logits: Tensor, shape: tuple[int, ...]) -> None:
     if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
         hint = "; return its .logits, or use cwdfm.Adapted" if hasattr(logits, "logits") else ""
         raise InputError(
-            f"{what} must return floating logits of shape {shape} (the last axis is the source's "
-            f"num_tokens), got {describe(logits)}{hint}"
+            f"{function} must return floating logits of shape {shape} (the last axis is the "
+            f"source's num_tokens), got {describe(logits)}{hint}"
         )
 
 
 def check_not_probabilities(logits: Tensor) -> None:
-    """Raise InputError if logits look like probabilities: non-negative, with rows that sum to 1.
+    """Raise an InputError if logits look like probabilities: non-negative rows that sum to 1.
 
-    A few rows decide, and the error may be deferred (see `check_rows`).
+    Only the first rows are inspected, and the error may be deferred (see `check_rows`).
     """
-    few = logits.flatten(0, -2)[:CHECKED_ROWS]
-    near_1 = (few.sum(-1, dtype=torch.float64) - 1).abs() < max(
-        1e-4, 8 * torch.finfo(few.dtype).eps
-    )
-    check_rows((few.ge(0).all() & near_1.all())[None], lambda *_: _probabilities())
+    rows = logits.flatten(0, -2)[:CHECKED_ROWS]
+    tolerance = max(1e-4, 8 * torch.finfo(rows.dtype).eps)
+    sums_to_1 = (rows.sum(-1, dtype=torch.float64) - 1).abs() < tolerance
+    check_rows((rows.ge(0).all() & sums_to_1.all())[None], lambda *_: _probabilities_error())
 
 
-def _probabilities() -> InputError:
+def _probabilities_error() -> InputError:
     return InputError(
         "the model returned rows that are non-negative and sum to 1, which look like "
         "probabilities, but logits are required; return log-probabilities (p.log()) instead"

@@ -14,6 +14,6 @@ SIZES = {
 
 
 def preset(name: str, num_tokens: int, *, dropout: float = 0.1, positions: int = 0) -> DiTConfig:
-    """The configuration of a named size for a vocabulary of `num_tokens` ids."""
+    """The config of a named model size, for `num_tokens` token ids."""
     check_choice("model", name, tuple(SIZES))
     return DiTConfig(num_tokens, *SIZES[name], dropout=dropout, positions=positions)

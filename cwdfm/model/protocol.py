@@ -1,18 +1,18 @@
-"""The interfaces of a model.
+"""The interfaces that a model can implement.
 
 - `Model`: a callable (x_t [B, N] int64, t [B] float32) -> logits [B, N, num_tokens].
 - `SplitModel`: also exposes trunk and head, with model(x, t) == head(trunk(x, t)). Logits are then
   computed only at the coordinates that need them, and sequences without any are skipped. A split
-  model with per-sequence state, such as a cache, provides `select(active [B])`, which returns the
-  model for those sequences.
-- A guided model provides `logits_at(x_t, t, positions)`, which yields logits [k, vocab_size] of
+  model with per-sequence state, such as a cache, must provide `select(active [B])`, which returns
+  the model for the active sequences.
+- A guided model provides `logits_at(x_t, t, positions)`, which yields logits [k, vocab_size] at
   these positions in order (see `cwdfm.guidance`).
-- `TwoStageModel`: also exposes its trunk in two stages, the second of which works on each
+- `TwoStageModel`: also exposes its trunk in two stages, the second of which processes each
   coordinate independently.
 
 A split `nn.Module` may have a `readout`, an `nn.Linear` with head(hidden) == readout(hidden). On a
-GPU, draws and losses are then fused with that layer, and its logits are never stored. A module has
-`linear_head` = False if its readout is only a part of the head.
+GPU, draws and losses are then fused with this layer, and its logits are never stored. If `readout`
+is only part of the head, the module must set `linear_head` = False.
 """
 
 from typing import Any, Protocol
@@ -21,25 +21,25 @@ from torch import Tensor
 
 
 class Model(Protocol):
-    """x_t, t -> logits of p_{1|t}."""
+    """A callable (x_t, t) -> logits of p_{1|t}."""
 
     def __call__(self, x_t: Any, t: Any, /) -> Tensor: ...
 
 
 class SplitModel(Model, Protocol):
-    """A model made of a trunk, which returns hidden vectors, and a head, which returns logits."""
+    """A model with a trunk, which returns hidden vectors, and a head, which returns logits."""
 
     def trunk(self, x_t: Tensor, t: Tensor, /) -> Tensor:
-        """Hidden vectors [B, N, D]; they contain all dependence on time and context."""
+        """Hidden vectors [B, N, D], with all dependence on time and context."""
         ...
 
     def head(self, hidden: Tensor, /) -> Tensor:
-        """Logits [K, num_tokens] of hidden vectors [K, D], each row independently."""
+        """Logits [K, num_tokens] of hidden vectors [K, D], computed independently for each row."""
         ...
 
 
 class TwoStageModel(SplitModel, Protocol):
-    """A split model that evaluates the end of its trunk only at the requested coordinates."""
+    """A split model that can evaluate the end of its trunk at the requested coordinates only."""
 
     @property
     def two_stage(self) -> bool:

@@ -1,4 +1,4 @@
-"""The diffusion transformer (DiT) of MDLM (Sahoo et al. 2024), as the paper uses it.
+"""The diffusion transformer (DiT) of MDLM (Sahoo et al. 2024), which the paper uses.
 
 Attention uses rotary position embeddings. The time enters through adaptive layer norms whose gates
 are initialized to zero, so that every block starts as the identity. The head is initialized to
@@ -40,20 +40,20 @@ from cwdfm.ops.adaptive_norm import Residual, add_norm
 from cwdfm.ops.attention import rotary
 from cwdfm.ops.cuda_graph import GraphedFunction
 
-MAX_DEPTH = 10_000  # far beyond any use; building more blocks would take hours
-# Up to this fraction of the coordinates, the pointwise end of the trunk gathers them first.
+MAX_DEPTH = 10_000  # sanity limit: building more blocks would take hours
+# Up to this fraction of the coordinates, they are gathered before the pointwise end of the trunk.
 GATHER_FRACTION = 0.25
-# Compiled versions of a block that are kept in one process. A single sampler may need 12: the first
-# block or a later one, eager or during capture, for one sequence, the first batch size, or any.
-# PyTorch's default limit is 8, beyond which it falls back to eager mode.
+# Compiled versions of a block per process. A single sampler may need 12: for the first or a later
+# block, eager or during graph capture, and for one sequence, the first batch size or any other.
+# Beyond PyTorch's default limit of 8 it would fall back to eager mode.
 RECOMPILE_LIMIT = 64
 
-# What the network is conditioned on: see `DiTConfig`.
+# The time input of the network: see `DiTConfig`.
 Time = Literal["given", "zero", "none", "sigma", "reversed"]
-# The log-linear noise of MDLM, Duo and UDLM ends where this fraction of the tokens is data.
+# Smallest kappa of the log-linear noise of MDLM, Duo and UDLM.
 MIN_KAPPA = 1e-3
 
-# A function of hidden vectors [B, N, D] and the head that replaces the logits, such as a loss.
+# A function of hidden vectors [B, N, D] and the head, such as a loss that never stores logits.
 Read = Callable[[Tensor, nn.Linear], Tensor]
 
 
@@ -61,18 +61,18 @@ Read = Callable[[Tensor, nn.Linear], Tensor]
 class DiTConfig:
     """The architecture of the transformer.
 
-    - `positions` > 0 adds a learned embedding for that many absolute positions. With 0, positions
-      enter through rotary embeddings only, as in the paper. The model then cannot tell the first
+    - `positions` > 0 adds a learned embedding of that many absolute positions. With 0, positions
+      enter through rotary embeddings only, as in the paper; the model then cannot tell the first
       position of a fully masked sequence from the last.
-    - `time`: what the network is conditioned on. "given" is the time t; "zero" always passes time
-      0, as MDLM does; "none" has no conditioning layers, as in autoregressive models. For networks
-      of other projects, whose time is a noise level: "sigma" is -log kappa of the linear schedule
-      (MDLM with time conditioning, Duo, UDLM), and "reversed" is 1 - t (GIDD).
+    - `time`: the time input. "given" is t; "zero" is always 0, as in MDLM; "none" has no
+      conditioning layers, as in autoregressive models. For networks of other projects that are
+      conditioned on a noise level: "sigma" is -log kappa of the linear schedule (MDLM with time
+      conditioning, Duo, UDLM), and "reversed" is 1 - t (GIDD).
     - `attention`: "full", "causal", or "block" for block diffusion with blocks of `block` tokens
       (see `cwdfm.model.attention`).
     - `leave_one_out`: the readout predicts p(x_1^i | x_t^-i) for a uniform source and the linear
       schedule, as in Duo and UDLM; the logits are those of p_{1|t} (see
-      `cwdfm.model.leave_one_out`). Such networks cannot be trained here.
+      `cwdfm.model.leave_one_out`). This library cannot train such networks.
     - `conditions`: properties of a sequence that are embedded and added to the time embedding (see
       `cwdfm.model.conditions`).
     """
@@ -110,9 +110,9 @@ class DiTConfig:
         if self.attention == "block":
             check_integer("block", self.block)
         valid = isinstance(self.conditions, tuple) and all(
-            isinstance(each, Numeric | Categorical) for each in self.conditions
+            isinstance(condition, Numeric | Categorical) for condition in self.conditions
         )
-        names = [each.name.lower() for each in self.conditions] if valid else []
+        names = [condition.name.lower() for condition in self.conditions] if valid else []
         rule = "be a tuple of Numeric and Categorical with distinct names"
         require(valid and len(set(names)) == len(names), "conditions", rule, self.conditions)
         if names and (self.time == "none" or self.leave_one_out):
@@ -126,9 +126,9 @@ class DiTConfig:
 
 
 class DiT(nn.Module):
-    """x_t, t -> logits of p_{1|t}, [B, N, num_tokens]."""
+    """The transformer: (x_t, t) -> logits of p_{1|t}, [B, N, num_tokens]."""
 
-    trained_length: int | None = None  # tokens per sequence, if it was loaded as a trained model
+    trained_length: int | None = None  # tokens per training sequence, set for loaded models
 
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
@@ -146,17 +146,17 @@ class DiT(nn.Module):
         self.modulation = modulation_layer(conditioning, 2 * width)
         self.readout = zero_init(nn.Linear(config.width, config.num_tokens))
         self.conditions = nn.ModuleList(
-            ConditionEmbedding(each, config.conditioning) for each in config.conditions
+            ConditionEmbedding(condition, config.conditioning) for condition in config.conditions
         )
 
     def forward(self, x_t: Tensor, t: Tensor, read: Read | None = None) -> Tensor:
-        """Logits; or read(hidden, readout), for example a loss that never stores them.
+        """Logits, or read(hidden, readout), for example a loss that never stores them.
 
-        `t` holds the times [B], or [B, 1 + C] with the numbers of C conditions after the time (see
-        `with_condition`). Without them, the network predicts without conditions.
+        `t` holds the times [B], or [B, 1 + C] with C encoded conditions after the time (see
+        `with_condition`). With times only, the network predicts without conditions.
 
-        `read` is called in here because DDP and FSDP2 prepare weights and gradients in hooks around
-        this method.
+        `read` is called within this method because DDP and FSDP2 prepare weights and gradients in
+        hooks around it.
         """
         hidden_BND = self.trunk(x_t, t)
         if read is None:
@@ -171,9 +171,9 @@ class DiT(nn.Module):
     def compile_trunk(self, *, by_block: bool) -> None:
         """Apply torch.compile to the trunk in place, as a whole or block by block.
 
-        By block, one graph serves the first block and another all others, so compilation takes
-        seconds. The hooks of DDP and FSDP2 around blocks stay outside the graphs, and gradients are
-        exchanged while earlier blocks still compute theirs.
+        Block by block, there is one graph for the first block and one for all others, so
+        compilation takes seconds. The hooks of DDP and FSDP2 around blocks stay outside the graphs,
+        so that gradients are exchanged while earlier blocks still compute theirs.
         """
         _raise_recompile_limit()
         if not by_block:
@@ -183,12 +183,12 @@ class DiT(nn.Module):
             block.forward = torch.compile(block.forward)
 
     def capture_trunk(self) -> None:
-        """Capture the first stage of the trunk as CUDA graphs when sampling on a GPU, in place."""
+        """Capture the first stage of the trunk as CUDA graphs for sampling on a GPU, in place."""
         if not isinstance(self.first_stage, GraphedFunction):
             self.first_stage = GraphedFunction(self, self.first_stage)  # type: ignore[method-assign]
 
     def uncompiled(self) -> AbstractContextManager[object]:
-        """Run compiled code eagerly: behind a cache, every call would be a new graph."""
+        """A context that runs compiled code eagerly: with a cache, every call would recompile."""
         compiled = "trunk" in vars(self) or any("forward" in vars(b) for b in self.blocks)
         return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
@@ -208,23 +208,23 @@ class DiT(nn.Module):
     def two_stage(self) -> bool:
         """Whether the two stages equal the trunk: it is not overridden, and no hooks are set."""
         last = self.blocks[-1]
-        hooked = any(getattr(last, f"_{kind}_hooks") for kind in ("forward", "forward_pre"))
+        hooked = bool(last._forward_hooks or last._forward_pre_hooks)
         return type(self).trunk is DiT.trunk and not (hooked or self.config.leave_one_out)
 
     def first_stage(self, x_t: Tensor, t: Tensor) -> "TrunkState":
-        """The trunk up to its last attention. The rest works on each coordinate independently."""
+        """The trunk up to its last attention. The rest is independent for each coordinate."""
         last_inputs = self._until_last_block(x_t, t, self.attention_pattern)
         last = cast(Block, self.blocks[-1])
         return TrunkState(*last.attend(*last_inputs), last_inputs[2])
 
     def second_stage(self, state: "TrunkState", flat_K: Tensor) -> Tensor:
-        """Hidden vectors [K, D] at the flat indices b N + i: the trunk's, up to rounding."""
+        """Hidden vectors [K, D] at the flat indices b N + i; the trunk's, up to rounding."""
         h_BND, attended_BND, c_BC = state
         last = cast(Block, self.blocks[-1])
         if flat_K.numel() > h_BND[..., 0].numel() * GATHER_FRACTION:
             hidden_BND = self._final_norm(*last.pointwise(h_BND, attended_BND, c_BC), c_BC)
             return hidden_BND.flatten(0, 1).index_select(0, flat_K)
-        # Treat coordinates as sequences of length 1, each with the time of its sequence.
+        # Treat every coordinate as a sequence of length 1 with the time of its own sequence.
         h_K1D, attended_K1D = (x.flatten(0, 1)[flat_K][:, None] for x in (h_BND, attended_BND))
         c_KC = None if c_BC is None else c_BC[flat_K // h_BND.shape[1]]
         return self._final_norm(*last.pointwise(h_K1D, attended_K1D, c_KC), c_KC)[:, 0]
@@ -250,19 +250,17 @@ class DiT(nn.Module):
         return h_BND, pending, c_BC, rotation, pattern.attention_fn(last, length, device)
 
     def _conditioning(self, t: Tensor) -> Tensor:
-        """The embedding [B, C] of the time and the conditions, with the SiLU before modulations."""
+        """SiLU of the embedding [B, C] of the time and the conditions, the input of modulations."""
         assert self.time is not None
-        t_B, *numbers = t.unbind(1) if t.dim() == 2 else (t,)
-        if numbers and len(numbers) != len(self.conditions):
+        t_B, *conditions = t.unbind(1) if t.dim() == 2 else (t,)
+        count = len(self.conditions)
+        if conditions and len(conditions) != count:
             raise InputError(
-                f"the network has {len(self.conditions)} conditions, got {len(numbers)} numbers "
-                f"after the time"
+                f"the network has {count} conditions, got {len(conditions)} numbers after the time"
             )
+        conditions = conditions or [torch.full_like(t_B, math.nan)] * count
         c_BC = self.time(_time_input(self.config.time, t_B))
-        absent_B = torch.full_like(t_B, math.nan)
-        for embedding, number_B in zip(
-            self.conditions, numbers or [absent_B] * len(self.conditions), strict=True
-        ):
+        for embedding, number_B in zip(self.conditions, conditions, strict=True):
             c_BC = c_BC + embedding(number_B)
         return F.silu(c_BC)
 
@@ -273,7 +271,7 @@ class DiT(nn.Module):
 
     @property
     def linear_head(self) -> bool:
-        """Whether the head is the readout."""
+        """Whether the head is just the linear readout."""
         return not self.config.leave_one_out
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -292,16 +290,16 @@ class DiT(nn.Module):
 
 
 class TrunkState(NamedTuple):
-    """The state of the trunk after its last attention."""
+    """The activations of the trunk after its last attention."""
 
     stream: Tensor  # [B, N, D], the residual stream
     attended: Tensor  # [B, N, D], output of the last attention
-    time: Tensor | None  # [B, C], the time embedding if the model is conditioned on the time
+    time: Tensor | None  # [B, C], the embedding of time and conditions, if any
 
 
-def _time_input(kind: Time, t_B: Tensor) -> Tensor:
-    """The number [B] that the network is conditioned on."""
-    match kind:
+def _time_input(time: Time, t_B: Tensor) -> Tensor:
+    """The number [B] that the network embeds as its time."""
+    match time:
         case "given":
             return t_B
         case "sigma":
@@ -313,6 +311,6 @@ def _time_input(kind: Time, t_B: Tensor) -> Tensor:
 
 
 def _raise_recompile_limit() -> None:
-    from torch._dynamo import config  # a local import: it takes as long as importing torch
+    from torch._dynamo import config  # imported here because it takes as long as importing torch
 
     config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)

@@ -1,4 +1,4 @@
-"""Wrappers that turn other networks into models, or change what a model can predict."""
+"""Wrappers: networks of other libraries as models, and models with banned tokens."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +12,12 @@ from cwdfm.source import MaskSource
 
 
 class Adapted(nn.Module):
-    """A network of tokens only, such as a Hugging Face masked language model, as a `Model`.
+    """A network without a time input, such as a Hugging Face masked language model, as a `Model`.
 
     - `network(tokens [B, N])` returns logits [B, N, num_tokens], or an object with `.logits`.
-      It is not conditioned on the time.
-    - `mask_id`: the network's mask token. In this library the mask is the last id, so the two ids
-      are exchanged: see `swap`.
-    - `never`: the network's ids that must not be sampled, such as padding.
+    - `mask_id`: the network's mask token. In this library the mask is the last id, so `swap`
+      exchanges the two ids.
+    - `never`: ids of the network that must not be sampled, such as padding.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Adapted(nn.Module):
         self.source = MaskSource(num_tokens - 1)
 
     def swap(self, tokens: Tensor) -> Tensor:
-        """Convert the network's ids to those of `source`, or back."""
+        """Convert the network's ids to those of `source`, or vice versa."""
         mask, last = tokens == self.mask_id, tokens == self.source.mask_id
         return tokens.masked_fill(mask, self.source.mask_id).masked_fill(last, self.mask_id)
 
@@ -58,15 +57,16 @@ class Adapted(nn.Module):
         valid = isinstance(logits, Tensor) and logits.is_floating_point()
         if not valid or logits.shape[-1:] != (self.source.num_tokens,):
             return logits  # the caller reports the error
-        check_not_probabilities(logits)  # before ids are removed, which hides the problem
+        check_not_probabilities(logits)  # before logits of -inf hide the problem
         logits = logits.clone()
         logits[..., self.never] = -torch.inf
-        logits[..., self.mask_id] = logits[..., self.source.mask_id]  # the mask's logit is unused
+        # The last id is moved to the network's mask id, whose own logit is unused.
+        logits[..., self.mask_id] = logits[..., self.source.mask_id]
         return logits
 
 
 class BannedTokens(nn.Module):
-    """A model in which some tokens have probability zero; of a split one, only the head changes."""
+    """A model with some tokens set to probability zero, by its head if it is a split model."""
 
     def __init__(self, model: Any, tokens: tuple[int, ...]) -> None:
         super().__init__()
@@ -75,18 +75,18 @@ class BannedTokens(nn.Module):
             if hasattr(model, name):
                 setattr(self, name, getattr(model, name))
         if hasattr(model, "logits_at"):
-            self.logits_at = lambda *at: map(self._banned, model.logits_at(*at))
+            self.logits_at = lambda *arguments: map(self._ban, model.logits_at(*arguments))
         if hasattr(model, "select"):
             self.select = lambda active_B: BannedTokens(model.select(active_B), tokens)
 
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
-        return self._banned(self.model(x_t, t))
+        return self._ban(self.model(x_t, t))
 
     def head(self, hidden: Tensor) -> Tensor:
         """The head of the wrapped model, with logit -inf for banned tokens."""
-        return self._banned(self.model.head(hidden))
+        return self._ban(self.model.head(hidden))
 
-    def _banned(self, logits: Tensor) -> Tensor:
+    def _ban(self, logits: Tensor) -> Tensor:
         logits = logits.clone()
         logits[..., self.tokens] = -torch.inf
         return logits

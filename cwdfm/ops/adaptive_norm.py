@@ -3,8 +3,8 @@
     h' = h + gate * dropout(y),     x = norm(h') * (1 + scale) + shift
 
 On a GPU one kernel reads h and y and writes h' and x, the latter in the dtype of the next matrix
-product. The backward pass is one kernel too: it reads h', y and the gradients of h' and x, and
-writes those of h and y, together with the sums over positions that the other gradients need,
+product. The backward pass is also one kernel: it reads h', y and the gradients of h' and x, and
+writes the gradients of h and y and the sums over positions that the other gradients need,
 
     S = sum_n dx * xhat:    d_scale = weight * S,    d_weight = sum_b (1 + scale) * S.
 
@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.ops.dispatch import fused_norm
+from cwdfm.ops.dispatch import fused_norm, next_power_of_2
 from cwdfm.ops.precision import product_dtype
 
-# Rows per program in registers, with four columns per thread: as many loads in flight as 64
-# registers per thread allow, which leaves room for 1,024 threads on a multiprocessor.
+# Rows per program, held in registers with four columns per thread: as many loads in flight as 64
+# registers per thread allow, with which 1,024 threads fit on a multiprocessor.
 ROWS_FORWARD, ROWS_BACKWARD, REGISTERS = 4, 2, 64
 WARP_WIDTH = 128
 CHUNK = 32  # rows summed by one program: 64 sequences of 1,024 give 2,048 programs
@@ -45,11 +45,11 @@ def add_norm(
     scale_B1D: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    """The residual stream h' and its norm x. Without shift and scale the norm is a plain one."""
+    """The residual stream h' and its norm x. Without shift and scale it is a plain layer norm."""
     if fused_norm(h_BND):
         y_BND, gate_B1D = (None, None) if residual is None else residual
         dropout = 0.0 if residual is None else dropout
-        # From the generator of F.dropout, without synchronizing.
+        # Drawn from the same generator as F.dropout, without synchronizing.
         seed = torch.randint(2**63 - 1, (1,), device=h_BND.device) if dropout > 0 else None
         vectors = (norm.weight, shift_B1D, scale_B1D, seed)
         options = (dropout, norm.eps, product_dtype(h_BND))
@@ -77,9 +77,10 @@ def _add_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """h', x in `dtype`, and mean and 1 / standard deviation [B, N] of the rows of h'.
+    """Returns h', x in `dtype`, and mean and 1 / std [B, N] of the rows of h'.
 
-    h' is a new tensor even without a residual, so that its gradient joins that of x in one pass.
+    h' is a new tensor even without a residual, so that one backward kernel adds its gradient to
+    that of x.
     """
     from cwdfm.ops import triton_adaptive_norm
 
@@ -121,10 +122,11 @@ def _add_norm_backward(
     dropout: float,
     dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of h and y from those of h' and x. `h` is h'; `y` is needed for a gate only.
+    """The gradients of h and y from those of h' and x. `h` is h'; `y` is needed only with a gate.
 
-    The gradient of y is in `dtype`; None without a residual. The third result holds sums over each
-    chunk [B, chunks, .., D] of d_x * xhat; of d_x, if modulated; of d_h * dropout(y), if gated.
+    `dtype` is that of the gradient of y, or None without a residual. The third result holds sums
+    over each chunk, [B, chunks, .., D]: of d_x * xhat; of d_x, if modulated; of d_h * dropout(y),
+    if gated.
     """
     from cwdfm.ops import triton_adaptive_norm
 
@@ -152,9 +154,9 @@ def _gradients(
     h: Tensor, gate: Tensor | None, scale: Tensor | None, dtype: torch.dtype | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, length, width = h.shape
-    kinds = 1 + (scale is not None) + (gate is not None)
+    terms = 1 + (scale is not None) + (gate is not None)
     out_y = h.new_empty(0) if dtype is None else h.new_empty(h.shape, dtype=dtype)
-    sums = h.new_empty(batch, -(-length // CHUNK), kinds, width, dtype=torch.float32)
+    sums = h.new_empty(batch, -(-length // CHUNK), terms, width, dtype=torch.float32)
     return h.new_empty(h.shape), out_y, sums
 
 
@@ -165,7 +167,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(out_h, kept, gate, weight, scale, seed, mean, rstd)
     ctx.dropout, ctx.y_dtype, ctx.x_dtype = dropout, None if y is None else y.dtype, x.dtype
     ctx.mark_non_differentiable(mean, rstd)
-    ctx.set_materialize_grads(False)  # the last residual stream is unused
+    ctx.set_materialize_grads(False)  # the last residual stream has no gradient
 
 
 def _backward(ctx: Any, d_h: Tensor | None, d_x: Tensor | None, *_: None) -> tuple[Any, ...]:
@@ -192,12 +194,12 @@ _add_norm.register_autograd(_backward, setup_context=_save)
 def _options(h: Tensor, dropout: float) -> dict[str, int]:
     """Compile-time options of both kernels."""
     width = h.shape[-1]
-    block = max(WARP_WIDTH, 1 << (width - 1).bit_length())
+    block = max(WARP_WIDTH, next_power_of_2(width))
     sizes = {"WIDTH": width, "BLOCK_WIDTH": block, "DROPPED": round(dropout * 2**24)}
     return {**sizes, "num_warps": block // WARP_WIDTH, "maxnreg": REGISTERS}
 
 
 def _vectors(*vectors: Tensor | None) -> tuple[list[Tensor | None], list[int]]:
-    """Vectors [B, 1, D] with contiguous rows, as the kernels require, and their strides."""
+    """Vectors [B, 1, D] with contiguous rows, which the kernels require, and their strides."""
     rows = [v if v is None or v.stride(-1) == 1 else v.contiguous() for v in vectors]
     return rows, [0 if v is None else v.stride(0) for v in rows]

@@ -4,15 +4,16 @@
     out = softmax(q k^T / sqrt(d)) v,              q and k rotated by their positions
 
 On a GPU one kernel reads the packed queries, keys and values and writes the rotated queries and
-keys; values stay in place. The backward kernel reads the three gradients and writes the packed one.
+keys; values are not copied. The backward kernel reads the three gradients and writes the packed
+one.
 
 Flash attention kernels are designed for long sequences. With up to 64 tokens, one program holds all
 queries, keys and values of a head: it reads the packed qkv, rotates, attends, and writes the output
-in the layout of the next product. The backward kernel recomputes the softmax from the same reads
+in the layout of the next product. The backward kernel recomputes the softmax from the same inputs
 and writes the packed gradient. Both move the minimum number of bytes.
 
 The kernels are custom operators that torch.compile does not trace into, so the tables of cosines
-and sines are computed once per call and not again in every layer.
+and sines are computed once per call instead of in every layer.
 
 Shapes: B batch, N length, H heads, d head width.
 """
@@ -24,24 +25,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.ops.dispatch import fused_rotary
+from cwdfm.ops.dispatch import fused_rotary, next_power_of_2
 
 ROTARY_BASE = 10_000.0
 BLOCK_PAIRS = 1024  # per program in registers: 16 bytes per thread and load
 HEADS_TOGETHER = 4  # heads per program, which share its cosines and sines
-# Short attention: pairs per warp in the forward and in the backward kernel. For 32 tokens and heads
-# of 64 that is one warp and two. With 94 registers per thread and 12 KB of shared memory, 17
+# Short attention: pairs per warp in the forward and in the backward kernel, which is one and two
+# warps for 32 tokens and head width 64. With 94 registers per thread and 12 KB of shared memory, 17
 # forward programs fit on a multiprocessor of an H200; with 120 registers and 14 KB, 8 backward
-# programs: enough to overlap reads with computation. For 2,048 sequences of 12 heads it runs 186
-# programs of 1,170 and 2,200 warp instructions, issued in 0.03 and 0.06 ms; memory takes 0.1 and
-# 0.17 ms.
+# programs: enough to overlap reads with computation. For 2,048 sequences of 12 heads, each
+# multiprocessor runs 186 programs of 1,170 and 2,200 warp instructions, issued in 0.03 and 0.06 ms;
+# memory access takes 0.1 and 0.17 ms.
 WARP_PAIRS, WARP_PAIRS_BACKWARD, MAX_WARPS = 1024, 512, 4
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines [N, d]
 
 
 def rotary(position_N: Tensor, width: int) -> Rotation:
-    """Cosines and sines [N, d] of the rotations for head width d; both halves are equal."""
+    """Cosines and sines [N, d] of the rotation angles for head width d; both halves are equal."""
     exponent = torch.arange(0, width, 2, device=position_N.device, dtype=torch.float32) / width
     angle = torch.outer(position_N.float(), ROTARY_BASE**-exponent).repeat(1, 2)
     return angle.cos(), angle.sin()
@@ -64,16 +65,19 @@ def rotate_qkv(qkv_BN3Hd: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, T
 
 
 def rotate_tokens(x_BMHd: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate an even number of heads by the kernel, with cosines and sines [B, M, d] per token."""
-    one = x_BMHd.flatten(0, 1)[None]  # all tokens as one sequence
-    out = torch.empty_like(one, memory_format=torch.contiguous_format)
-    sources, targets = (x.chunk(2, dim=2) for x in (_contiguous_heads(one), out))
+    """Rotate an even number of heads with the kernel, by cosines and sines [B, M, d] per token."""
+    flat = x_BMHd.flatten(0, 1)[None]  # all tokens as one sequence
+    out = torch.empty_like(flat, memory_format=torch.contiguous_format)
+    sources, targets = (x.chunk(2, dim=2) for x in (_contiguous_heads(flat), out))
     _launch_rotation(sources, targets, cos.flatten(0, 1), sin.flatten(0, 1), inverse=False)
     return out.view(x_BMHd.shape)
 
 
 class _RotateQKV(torch.autograd.Function):
-    """Queries, keys and values, each [B, N, H, d], with one packed gradient."""
+    """Split qkv into rotated queries, rotated keys and values, each [B, N, H, d].
+
+    The backward pass returns one packed gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,7 +106,7 @@ def _(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("cwdfm::rotate_backward", mutates_args=())
 def _rotate_backward(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The gradient [B, N, 3, H, d] of qkv from those of its rotated parts, [B, N, H, d] each."""
+    """The gradient [B, N, 3, H, d] of qkv from those of its rotated parts [B, N, H, d]."""
     packed = _packed(dq)
     parts = [_contiguous_heads(d) for d in (dq, dk, dv)]
     _launch_rotation(parts, packed.unbind(2), cos, sin, inverse=True)
@@ -132,12 +136,12 @@ def _contiguous_heads(x: Tensor) -> Tensor:
 def _launch_rotation(
     sources: Sequence[Tensor], targets: Sequence[Tensor], cos: Tensor, sin: Tensor, *, inverse: bool
 ) -> None:
-    """Write queries and keys, rotated, and values, if given, from `sources` to `targets`."""
+    """Rotate queries and keys from `sources` to `targets`, and copy values if there are any."""
     from cwdfm.ops.triton_attention import rotate_parts
 
     batch, length, heads, width = sources[0].shape
     half, group, rows = width // 2, math.gcd(heads, HEADS_TOGETHER), batch * length
-    block_half = 1 << (half - 1).bit_length()
+    block_half = next_power_of_2(half)
     block_rows = max(1, BLOCK_PAIRS // block_half)
     groups = heads // group
     missing = (None,) * (3 - len(sources))
@@ -201,12 +205,12 @@ def _(grad: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tens
 def _launch_attention(
     qkv: Tensor, cos: Tensor, sin: Tensor, grad: Tensor | None, out: Tensor, *, causal: bool
 ) -> None:
-    """Attention, or its gradient, with one program for each head of each sequence."""
+    """Launch attention, or its gradient with `grad`: one program per head and sequence."""
     from cwdfm.ops.triton_attention import attend
 
     batch, length, _, heads, width = qkv.shape
     # Tensor core products need at least 16 rows and columns.
-    block, block_half = (max(16, 1 << (size - 1).bit_length()) for size in (length, width // 2))
+    block, block_half = (max(16, next_power_of_2(size)) for size in (length, width // 2))
     warp_pairs = WARP_PAIRS if grad is None else WARP_PAIRS_BACKWARD
     with torch.cuda.device_of(cos):
         attend[(batch * heads,)](

@@ -1,7 +1,7 @@
-"""CUDA graphs: capture work once and replay it.
+"""CUDA graphs: capture kernels once and replay them.
 
-The host needs about as long to launch the many small kernels of a step as a GPU needs to run them.
-A CUDA graph is launched as one unit.
+Launching the many small kernels of a step takes the host about as long as running them takes the
+GPU. A CUDA graph launches all of them at once.
 """
 
 import warnings
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from cwdfm.ops import dispatch
 from cwdfm.ops.precision import weight_version
 
-MIN_LOOP = 16  # loops up to this length are not worth a capture
-WARMUP_CALLS = 3  # calls of a shape before it is captured: a shape seen once is not worth it
-MAX_GRAPHS = 32  # shapes; each keeps its graph and its output
+MIN_LOOP = 16  # loops up to this length are not worth capturing
+WARMUP_CALLS = 3  # calls with a shape before it is captured; rare shapes are not worth it
+MAX_GRAPHS = 32  # captured shapes; each keeps its graph and its output in memory
 
 
 def replay_loop(
@@ -28,8 +28,8 @@ def replay_loop(
     """Run step(k) for k = 0, ..., times - 1, where k is an int64 tensor [1] on the device.
 
     A step may change tensors in place only in its last operations. On a GPU it is captured as a
-    CUDA graph and replayed, unless it synchronizes with the device; then it is called `times`
-    times. `sync_free` promises that it does not synchronize and skips that test.
+    CUDA graph and replayed, unless it synchronizes with the device; in that case it is called
+    `times` times. `sync_free` promises that it does not synchronize, which skips the test.
     """
     k = torch.zeros(1, dtype=torch.int64, device=device)
 
@@ -46,7 +46,7 @@ def replay_loop(
 
 
 def _capture_and_replay(call: Callable[[], None], times: int, sync_free: bool) -> int:
-    """The number of calls made: all of them, or 1 if the call synchronizes."""
+    """Run the loop as a graph. Returns the number of calls made: 1 if the call synchronizes."""
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -65,7 +65,7 @@ def _capture_and_replay(call: Callable[[], None], times: int, sync_free: bool) -
 
 
 def _runs_without_sync(call: Callable[[], None]) -> bool:
-    """Whether a call completes without synchronizing; one that would synchronize is aborted."""
+    """Whether a call completes without synchronizing. A call that would synchronize is aborted."""
     previous = torch.cuda.get_sync_debug_mode()
     _set_sync_debug_mode("error")
     try:
@@ -81,7 +81,7 @@ def _runs_without_sync(call: Callable[[], None]) -> bool:
 
 def _set_sync_debug_mode(mode: int | str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the mode is a prototype
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode(mode)
 
 
@@ -93,11 +93,12 @@ class _Captured(NamedTuple):
 
 
 class GraphedFunction:
-    """A function of (x_t, t) and a model's weights, replayed as CUDA graphs, one for each shape.
+    """A function of (x_t, t) and a model's weights, replayed as CUDA graphs, one per shape.
 
     The output is valid until the next call. On a CPU, or with gradients enabled, the function is
-    called directly. Graphs hold weights cast to autocast's dtype, so that replays do not cast them
-    again; when the weights change, all graphs are discarded. Use it on one stream at a time.
+    called directly. Graphs use weights that are already cast to autocast's dtype, so that replays
+    do not cast them again; when the weights change, all graphs are discarded. Use an instance on
+    one stream at a time.
     """
 
     def __init__(self, model: nn.Module, function: Callable[[Tensor, Tensor], Any]) -> None:
@@ -119,7 +120,7 @@ class GraphedFunction:
                 return self.function(x_t, t)
             try:
                 self.graphs[key] = self._capture(x_t, t)
-            except torch.OutOfMemoryError:  # run without a graph, and do not try again
+            except torch.OutOfMemoryError:  # run this shape without a graph from now on
                 self.calls[key] = -(2**62)
                 return self.function(x_t, t)
         captured = self.graphs[key]
@@ -134,11 +135,11 @@ class GraphedFunction:
         self.calls: Counter[Any] = Counter()
         self.graphs: dict[Any, _Captured] = {}
         self.casts: dict[torch.dtype, list[Tensor]] = {}  # weights that the graphs read
-        self.pool: Any = None  # shared memory: no two graphs run at the same time
+        self.pool: Any = None  # memory shared by all graphs, which never run concurrently
 
     def _capture(self, x_t: Tensor, t: Tensor) -> _Captured:
         device, dtype = x_t.device, _autocast_dtype()
-        with torch.inference_mode(False):  # the next caller may be outside inference mode
+        with torch.inference_mode(False):  # later calls may be outside inference mode
             x_t, t = x_t.clone(), t.clone()
         graph = torch.cuda.CUDAGraph()
         self.pool = self.pool or torch.cuda.graph_pool_handle()
@@ -161,7 +162,7 @@ class GraphedFunction:
 
     @contextmanager
     def _cast_weights(self, dtype: torch.dtype | None) -> Iterator[None]:
-        """Temporarily replace the weights of all linear layers but the head by their casts."""
+        """Temporarily replace the weights of all linear layers except the head by their casts."""
         if dtype is None:
             yield
             return
@@ -187,5 +188,5 @@ def _autocast_dtype() -> torch.dtype | None:
 
 @cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream for captures: one per device, because each stream keeps its own workspaces."""
+    """The capture stream: one per device, because every stream keeps its own workspaces."""
     return torch.cuda.Stream(device)

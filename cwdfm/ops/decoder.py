@@ -1,7 +1,7 @@
-"""The elementwise work of a decoder, and statistics of its logits.
+"""The operations between the matrix products of a decoder, and statistics of its logits.
 
-On a GPU and without gradients each is one kernel that reads its inputs once: between the matrix
-products of a large model, and in steps of few tokens, launches and passes over memory count.
+On a GPU, without gradients, each is a single kernel that reads its inputs once. This matters in
+large models, where memory traffic counts, and in steps of a few tokens, where launches count.
 
 Shapes: B batch, M tokens, H heads, d head width, D width, F width of the MLP, K rows, V ids.
 """
@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from cwdfm.ops.attention import rotate_tokens
 from cwdfm.ops.dispatch import fused_rotary
 
-MAX_WIDTH = 8192  # one program of the norm holds a row in registers
+MAX_WIDTH = 8192  # limit of the norm, where one program holds a row in registers
 BLOCK, ROW_BLOCK = 1024, 4096  # elements per program, and per iteration over a row of logits
 
 
 def fused_decoder(x: Tensor) -> bool:
-    """Whether Triton kernels do this work on x."""
+    """Whether x is processed by Triton kernels."""
     return not torch.is_grad_enabled() and fused_rotary(x)
 
 
 def add_rms_norm(h_BMD: Tensor, y_BMD: Tensor | None, norm: nn.RMSNorm) -> tuple[Tensor, Tensor]:
-    """h' = h + y, and norm(h')."""
+    """Return h' = h + y and norm(h')."""
     if not fused_decoder(h_BMD) or h_BMD.shape[-1] > MAX_WIDTH:
         h_BMD = h_BMD if y_BMD is None else h_BMD + y_BMD
         x_BMD: Tensor = norm(h_BMD)
@@ -43,7 +43,7 @@ def add_rms_norm(h_BMD: Tensor, y_BMD: Tensor | None, norm: nn.RMSNorm) -> tuple
 
 
 def silu_product(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up [..., F] of both [..., 2 F]."""
+    """silu(gate) * up [..., F], with gate and up packed as [..., 2 F]."""
     if not fused_decoder(gate_up):
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
@@ -72,7 +72,7 @@ def rotate_heads(x_BMHd: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def softcap(raw: Tensor, cap: float, temperature: float) -> tuple[Tensor, Tensor]:
     """Logits cap * tanh(raw / cap), float32, and the same divided by `temperature`, in raw's dtype.
 
-    `raw` may be overwritten: with a large vocabulary each copy counts.
+    `raw` may be overwritten, to save a copy of the vocabulary's width.
     """
     if not fused_decoder(raw) or not raw.is_contiguous():
         logits = (raw.float() / cap).tanh_().mul_(cap)
@@ -88,7 +88,7 @@ def softcap(raw: Tensor, cap: float, temperature: float) -> tuple[Tensor, Tensor
 
 
 def row_summary(logits_KV: Tensor) -> tuple[Tensor, Tensor]:
-    """Entropy in nats and largest probability [K] of softmax(logits), float32, by a kernel."""
+    """Entropy in nats and largest probability [K] of softmax(logits), float32; GPU kernel only."""
     from cwdfm.ops import triton_decoder
 
     logits_KV = logits_KV if logits_KV.stride(1) == 1 else logits_KV.contiguous()

@@ -1,9 +1,9 @@
-"""Which implementation runs: Triton kernels, numba loops or plain PyTorch.
+"""Selects the implementation: Triton kernels, numba loops or plain PyTorch.
 
-The environment variable CWDFM_FUSED selects the Triton kernels:
+The environment variable CWDFM_FUSED controls where Triton kernels are used:
 
 - "auto" (default): wherever they are faster;
-- "on": wherever they can run at all, including Triton's interpreter on a CPU;
+- "on": wherever they can run, including Triton's interpreter on a CPU;
 - "off": nowhere.
 """
 
@@ -21,26 +21,26 @@ from cwdfm.ops.precision import HALF, product_dtype
 
 MODE = os.environ.get("CWDFM_FUSED", "auto")
 TRITON = find_spec("triton") is not None
-DTYPES = (*HALF, torch.float32)  # supported by the kernels
+DTYPES = (*HALF, torch.float32)  # dtypes that the kernels support
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# One program of the short attention holds a whole head of a sequence: its largest sizes.
+# Limits of short attention, where one program holds an entire head of a sequence.
 MAX_SHORT_LENGTH, MAX_HEAD_WIDTH = 64, 128
-MAX_NORM_WIDTH = 2048  # one program of the adaptive norm holds a row in registers
+MAX_NORM_WIDTH = 2048  # limit of the adaptive norm, where one program holds a row in registers
 SHARED_BYTES = 164 * 2**10  # shared memory per multiprocessor that the largest tile needs
 
 
 def fused_device(device: torch.device) -> bool:
-    """Whether Triton generates uniforms and runs Algorithm 1's loop: one launch instead of many."""
+    """Whether Triton generates uniforms and runs Algorithm 1, in one launch instead of many."""
     return _enabled(device) and _triton_runs(device)
 
 
 def fused_elementwise(x: Tensor) -> bool:
-    """Whether Triton does elementwise work on x, in one pass over it."""
+    """Whether Triton runs elementwise and row-wise operations on x, in one pass over it."""
     return x.dtype in DTYPES and fused_device(x.device)
 
 
 def fused_head(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether to fuse the head's matrix product in `dtype` with the draw or the loss.
+    """Whether Triton fuses the head's matrix product in `dtype` with the draw or the loss.
 
     Without tensor cores cuBLAS is faster than Triton, so "auto" requires half precision.
     """
@@ -52,18 +52,18 @@ def fused_head(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def fused_rotary(x: Tensor) -> bool:
-    """Whether Triton rotates queries and keys like x."""
-    here = (x.is_cuda and torch.version.cuda is not None) or (x.is_cpu and INTERPRETED)
-    return _enabled(x.device) and TRITON and here and x.dtype in DTYPES
+    """Whether Triton rotates queries and keys such as x."""
+    supported = (x.is_cuda and torch.version.cuda is not None) or (x.is_cpu and INTERPRETED)
+    return _enabled(x.device) and TRITON and supported and x.dtype in DTYPES
 
 
 def fused_norm(h: Tensor) -> bool:
-    """Whether Triton fuses residual and adaptive norm of h."""
+    """Whether Triton fuses the residual addition and the adaptive norm of h."""
     return fused_rotary(h) and h.shape[-1] <= MAX_NORM_WIDTH
 
 
 def fused_short_attention(qkv_BN3Hd: Tensor) -> bool:
-    """Whether Triton attends within short sequences in half precision.
+    """Whether Triton computes attention over short sequences, in half precision.
 
     Triton's interpreter treats bfloat16 as integers in products, so on a CPU only float16 works.
     """
@@ -85,7 +85,7 @@ def fused_gelu(x: Tensor) -> bool:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Disable the Triton kernels inside the context, for comparisons."""
+    """Disable the Triton kernels within the context, for comparisons."""
     global MODE
     previous, MODE = MODE, "off"
     try:
@@ -100,13 +100,18 @@ def numba_jit(function: Callable[..., None]) -> Callable[..., None]:
     return loop
 
 
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two >= n, which Triton requires for the sizes of blocks."""
+    return 1 << (n - 1).bit_length()
+
+
 def _enabled(device: torch.device) -> bool:
     return MODE == "on" or (MODE == "auto" and device.type == "cuda")
 
 
 @cache
 def _triton_runs(device: torch.device) -> bool:
-    """Whether the kernels run on a device: an A100 or later GPU, or the interpreter."""
+    """Whether a device can run the kernels: an A100 or later GPU, or the interpreter."""
     if not TRITON:
         return False
     if device.type == "cuda" and torch.version.cuda is not None:
@@ -116,7 +121,7 @@ def _triton_runs(device: torch.device) -> bool:
 
 
 def _runs_traced(device: torch.device) -> bool:
-    """`_triton_runs` as a constant for torch.compile, which cannot trace it."""
+    """`_triton_runs`, which torch.compile cannot trace and therefore treats as a constant."""
     return _triton_runs(device)
 
 

@@ -1,16 +1,16 @@
 """Draws from softmax(hidden @ W^T + b) without storing the logits.
 
-Like `sample_categorical`, it looks up u * total among the cumulative masses in two levels, first
-among blocks of the vocabulary, then inside one, in float64 with one counted uniform per draw:
+Like `sample_categorical`, `head_draw` looks up u * total among the cumulative masses in two levels,
+first among blocks of the vocabulary, then within one, in float64 with one uniform per draw:
 
-1. `statistics` computes all logits in registers and keeps each block's maximum and sum of
-   exponentials.
-2. `choose_blocks` finds the block that each row's draw falls into, and lists the rows of each.
-3. `block_masses_of` computes the logits of a block again for the rows that fell into it.
+1. `statistics` computes all logits in registers and stores the maximum and the sum of exponentials
+   of every block.
+2. `choose_blocks` finds the block that each row's draw falls into, and lists the rows per block.
+3. `block_masses_of` recomputes the logits of each block for the rows that fall into it.
 4. The kernel `draw_tokens` looks up the token.
 
-The tokens equal those of the plain path up to the rounding of logits. The logits of a row do not
-depend on other rows, nor on their number.
+The tokens equal those of the unfused code up to the rounding of logits. The logits of a row do not
+depend on the other rows or their number.
 
 Shapes: K rows, D width, V data tokens, C blocks of W = BLOCK tokens.
 """
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from cwdfm.ops.dispatch import next_power_of_2
 from cwdfm.ops.host_copy import check_rows
 from cwdfm.ops.precision import CASTS, product_dtype
 
@@ -29,7 +30,7 @@ GROUP = 16
 
 
 class Tile(NamedTuple):
-    """Tile shape of a kernel, its warps and its pipeline stages."""
+    """The tile shape of a kernel, its number of warps and its pipeline stages."""
 
     rows: int
     width: int
@@ -48,17 +49,17 @@ class Head(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number C of blocks of the vocabulary."""
+        """The number C of vocabulary blocks."""
         return -(-self.vocab // BLOCK)
 
     def empty(self, rows: int, columns: int) -> Tensor:
-        """A tensor for results, float32."""
+        """An uninitialized float32 tensor for results."""
         return torch.empty(rows, columns, dtype=torch.float32, device=self.hidden.device)
 
     def launch(
         self, kernel: Any, programs: int, tile: Tile, *tensors: Tensor | None, **options: int
     ) -> None:
-        """Run a kernel that computes logits."""
+        """Launch a kernel that computes logits of this head."""
         rows, width = self.hidden.shape
         kernel[(programs,)](
             self.hidden, self.weight, self.bias, *tensors, rows, self.vocab, 1 / self.temperature,
@@ -68,19 +69,19 @@ class Head(NamedTuple):
 
 
 class BlockDraws(NamedTuple):
-    """The block that each row's draw falls into: see `draw_blocks`."""
+    """The block that each row's draw falls into: see the kernel `draw_blocks`."""
 
-    counts: Tensor  # [C] int32: number of rows in the block
+    counts: Tensor  # [C] int32: number of rows whose draw falls into the block
     members: Tensor  # [C, K] int32: these rows, in any order
     first: Tensor  # [K] int64: the first token of the row's block
-    share: Tensor  # [K] float64: relative position of the draw inside the block
-    bad: Tensor  # [K] bool: no valid distribution; such rows get the first block
+    share: Tensor  # [K] float64: relative position of the draw within the block
+    bad: Tensor  # [K] bool: the row defines no distribution; it is assigned to the first block
     entropy: Tensor | None  # [K] float64
     confidence: Tensor | None  # [K] float64
 
 
 class DrawnTokens(NamedTuple):
-    """Tokens, and statistics of the distributions that context weights use."""
+    """Drawn tokens, and the statistics of their distributions that context weights use."""
 
     tokens: Tensor  # [K] int64
     entropy: Tensor | None  # [K] float64, in nats, at temperature 1
@@ -96,9 +97,10 @@ def head_draw(
     temperature: float = 1.0,
     scores: bool = False,
 ) -> DrawnTokens:
-    """Tokens drawn from softmax(readout(hidden) / temperature) over the first `vocab` ids.
+    """Draw tokens from softmax(readout(hidden) / temperature) over the first `vocab` ids.
 
-    `u_K` are float64 uniforms in [0, 1), K > 0. `scores` adds entropy and confidence.
+    `u_K` are float64 uniforms in [0, 1), K > 0. With `scores`, the result includes entropy and
+    confidence.
     """
     from cwdfm.ops.triton_draw import draw_tokens
 
@@ -107,7 +109,7 @@ def head_draw(
     head = Head(hidden_KD, weight_VD, readout.bias, vocab, temperature)
     with torch.cuda.device_of(hidden_KD):
         draws = choose_blocks(*statistics(head, scores), u_K, temperature)
-        # Deferred: waiting for the result here would leave the GPU idle.
+        # The check may be deferred: waiting for its result here would leave the GPU idle.
         check_rows(draws.bad)
         mass_KW, token_K = block_masses_of(head, draws), draws.first  # overwritten by the token
         options = {"BLOCK": BLOCK, "num_warps": _warps(BLOCK)}
@@ -116,7 +118,7 @@ def head_draw(
 
 
 def statistics_tile(rows: int, dtype: torch.dtype) -> Tile:
-    """The tile of `statistics`; small for few rows, where reading the weights dominates."""
+    """The tile of `statistics`; smaller for few rows, where reading the weights dominates."""
     if dtype == torch.float32:
         return Tile(rows=32, width=16, warps=8, stages=2)
     if rows <= 2048:
@@ -145,46 +147,42 @@ def choose_blocks(
     u_K: Tensor,
     temperature: float,
 ) -> BlockDraws:
-    """The block that each draw falls into, from the results of `statistics`."""
+    """Find the block that each draw falls into, from the results of `statistics`."""
     from cwdfm.ops.triton_draw import draw_blocks
 
     blocks, rows = top_CK.shape
     scores = total_CK is not None
-    make = partial(torch.empty, rows, device=top_CK.device)
+    empty = partial(torch.empty, rows, device=top_CK.device)
     draws = BlockDraws(
         counts=torch.zeros(blocks, dtype=torch.int32, device=top_CK.device),
         members=torch.empty_like(top_CK, dtype=torch.int32),
-        first=make(dtype=torch.int64),
-        share=make(dtype=torch.float64),
-        bad=make(dtype=torch.bool),
-        entropy=make(dtype=torch.float64) if scores else None,
-        confidence=make(dtype=torch.float64) if scores else None,
+        first=empty(dtype=torch.int64),
+        share=empty(dtype=torch.float64),
+        bad=empty(dtype=torch.bool),
+        entropy=empty(dtype=torch.float64) if scores else None,
+        confidence=empty(dtype=torch.float64) if scores else None,
     )
     draw_blocks[(rows,)](
         top_CK, mass_CK, total_CK, slope_CK, u_K.contiguous(), *draws, rows, blocks,
-        1 / temperature, BLOCK=BLOCK, BLOCKS=_power_of_two(blocks), num_warps=_warps(blocks),
+        1 / temperature, BLOCK=BLOCK, BLOCKS=next_power_of_2(blocks), num_warps=_warps(blocks),
     )  # fmt: skip
     return draws
 
 
 def block_masses_of(head: Head, draws: BlockDraws) -> Tensor:
-    """exp((l - top) / temperature) [K, W], float32, of the tokens of each row's block."""
+    """The masses exp((l - top) / temperature) [K, W] of the tokens in each row's block, float32."""
     from cwdfm.ops.triton_draw import block_masses
 
-    full = head.hidden.dtype == torch.float32
-    tile = Tile(16, 16, warps=8, stages=2) if full else Tile(64, 64, warps=8, stages=3)
+    is_float32 = head.hidden.dtype == torch.float32
+    tile = Tile(16, 16, warps=8, stages=2) if is_float32 else Tile(64, 64, warps=8, stages=3)
     rows, blocks = len(head.hidden), head.blocks
     mass_KW = head.empty(rows, BLOCK)
-    programs = min(rows, -(-rows // tile.rows) + blocks)  # few rows share a block
+    programs = min(rows, -(-rows // tile.rows) + blocks)  # upper bound on the number of tiles
     tensors = (draws.counts, draws.members, mass_KW)
-    head.launch(block_masses, programs, tile, *tensors, BLOCKS=_power_of_two(blocks))
+    head.launch(block_masses, programs, tile, *tensors, BLOCKS=next_power_of_2(blocks))
     return mass_KW
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def _warps(cells: int) -> int:
     """One warp per 256 float64 masses, eight per thread, so that sums stay within a warp."""
-    return max(1, _power_of_two(cells) // 256)
+    return max(1, next_power_of_2(cells) // 256)

@@ -2,14 +2,15 @@
 
     log p_j = l[token_j] - log Z
 
-Logits are computed a chunk of rows at a time. `head_log_prob` keeps log Z, and its backward pass
-computes the logits again. `head_cross_entropy` avoids that: its weights are known in advance, and
+Logits are computed for one chunk of rows at a time. `head_log_prob` stores log Z, and its backward
+pass recomputes the logits. `head_cross_entropy` avoids that: its weights are known in advance, and
 with them the gradient of the logits,
 
     d/dl_k = w_k (p_k - onehot(token_k)),
 
-up to the scalar factor of the backward pass. So its forward pass turns a chunk's logits into their
-gradient and multiplies it with W and the hidden vectors at once: three products instead of four.
+up to the scalar factor of the backward pass. Its forward pass therefore overwrites the logits of a
+chunk by their gradient and multiplies it with W and the hidden vectors right away: three matrix
+products instead of four.
 
 Shapes: K rows, k rows of a chunk, D width, V data tokens, J tokens per row.
 """
@@ -26,9 +27,9 @@ from cwdfm.ops.precision import product_dtype, sum_dtype
 
 
 def head_log_prob(hidden_KD: Tensor, readout: nn.Linear, tokens_KJ: Tensor, vocab: int) -> Tensor:
-    """log p(tokens) [K, J] over the first `vocab` ids; -inf for any other id.
+    """log p(tokens) [K, J] over the first `vocab` ids; -inf for other ids.
 
-    Products use autocast's dtype or that of `hidden_KD`, the rest at least float32.
+    Products are in autocast's dtype or that of `hidden_KD`, everything else in at least float32.
     """
     hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
     arguments = (hidden_KD, readout.weight, readout.bias, tokens_KJ, vocab)
@@ -60,7 +61,7 @@ class _HeadLogProb(torch.autograd.Function):
         hidden_KD, weight, bias, tokens_KJ, log_z_K = ctx.saved_tensors
         vocab: int = ctx.vocab
         head = aligned_head(weight, bias, vocab, hidden_KD.dtype)
-        # An id outside the vocabulary has constant log p = -inf: use any token, no gradient.
+        # An id outside the vocabulary has constant log p = -inf: use token 0 with gradient 0.
         inside_KJ = tokens_KJ < vocab
         token_KJ = torch.where(inside_KJ, tokens_KJ, 0)
         grad_KJ = torch.where(inside_KJ, grad_KJ, 0.0)
@@ -81,12 +82,13 @@ def head_cross_entropy(
 ) -> Tensor:
     """sum_k w_k (-log p(token_k)) over the first `vocab` ids, a scalar in at least float32.
 
-    A row of weight 0 contributes nothing. An id outside the vocabulary has log p = -inf and no
-    gradient. Weights are not differentiated. Products use autocast's dtype or that of `hidden_KD`.
+    Rows of weight 0 contribute nothing. An id outside the vocabulary has log p = -inf and no
+    gradient. Weights are not differentiated. Products are in autocast's dtype or that of
+    `hidden_KD`.
     """
     hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
     head = (readout.weight, readout.bias)
-    # Queried here, because inside a Function gradients are always disabled.
+    # Queried here, because gradients are always disabled inside a Function.
     arguments = (hidden_KD, *head, tokens_K, weights_K, vocab, torch.is_grad_enabled())
     value: Tensor = _HeadCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
     return value
@@ -132,6 +134,6 @@ class _HeadCrossEntropy(torch.autograd.Function):
 
 def _scaled(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
     """x times a scalar, in `dtype`."""
-    # One-dimensional, because CUDA would round a zero-dimensional factor to x's half precision.
+    # reshape(1), because CUDA would round a zero-dimensional factor to the half precision of x.
     scaled = torch.empty(x.shape, dtype=dtype, device=x.device)
     return torch.mul(x, factor.reshape(1), out=scaled)

@@ -1,4 +1,4 @@
-"""Asynchronous copies from a GPU to the host, and checks that wait for them only when needed."""
+"""Asynchronous copies from a GPU to the host, and checks that wait for them as late as possible."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,8 +41,8 @@ class HostCopy:
 class RangeChecks:
     """Checks of the minimum and maximum of non-empty tensors.
 
-    On a CPU a check runs immediately. On a GPU (`device`) the reductions start at `launch`, behind
-    more urgent work, and `wait` evaluates them. Until then, code that uses the tensors must
+    On a CPU a check runs immediately. On a GPU (`device`) the reductions start at `launch`, after
+    more urgent kernels, and `wait` evaluates them. Until then, code that uses the tensors must
     tolerate any value.
     """
 
@@ -56,9 +56,10 @@ class RangeChecks:
             self._start.record(torch.cuda.current_stream(device))
 
     def add(self, x: Tensor, check: Check) -> None:
-        """Call check(minimum, maximum) on the values of x, which must exist already.
+        """Call check(minimum, maximum) on the values of x.
 
-        A tensor on another device is checked immediately.
+        x must have been computed before this object was created. A tensor on another device is
+        checked immediately.
         """
         if x.is_cuda and x.device == self.device:
             self._checks.append((x.detach(), check))
@@ -93,16 +94,16 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-# The error for a number of bad rows among all rows.
+# Creates the error from the number of bad rows and the number of all rows.
 RowError = Callable[[int, int], InputError]
-# Deferred checks: the number of bad rows, on its way to the host, that of all rows, and the error.
+# Deferred checks: the number of bad rows (being copied to the host), that of all rows, the error.
 Pending = list[tuple[HostCopy, int, RowError]]
 _DEFERRED: ContextVar[Pending | None] = ContextVar("pending_checks", default=None)
 
 
 @contextmanager
 def deferred_checks() -> Iterator[None]:
-    """Defer `check_rows` inside this context. All results are checked when it ends."""
+    """Defer `check_rows` within this context. All results are checked when it ends."""
     pending: Pending = []
     token = _DEFERRED.set(pending)
     try:
@@ -113,9 +114,10 @@ def deferred_checks() -> Iterator[None]:
 
 
 def check_rows(bad_K: Tensor, error: RowError = not_finite) -> None:
-    """Raise an error if any row, by default of logits, is bad: inside `deferred_checks` later.
+    """Raise an error if any row is bad; the default error is about logits.
 
-    There, a result is checked once it has arrived on the host, which on a CPU is immediately.
+    Within `deferred_checks`, a result is checked only once it has arrived on the host, which on a
+    CPU is immediately.
     """
     deferred = _DEFERRED.get()
     pending = [] if deferred is None else deferred
@@ -124,7 +126,7 @@ def check_rows(bad_K: Tensor, error: RowError = not_finite) -> None:
 
 
 def _check(pending: Pending, *, wait: bool) -> None:
-    """Check the results that have arrived; with `wait` all of them."""
+    """Check the results that have arrived, or all of them with `wait`."""
     while pending and (wait or pending[0][0].ready):
         count, rows, error = pending.pop(0)
         if bad := int(count.value):

@@ -11,7 +11,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of a linear layer of x: autocast's if it is enabled, else that of x."""
+    """The dtype of matrix products with x: autocast's if it is enabled, else that of x."""
     device = x.device.type
     cast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
     return torch.get_autocast_dtype(device) if cast else x.dtype
@@ -23,22 +23,22 @@ def sum_dtype(x: Tensor) -> torch.dtype:
 
 
 def weight_version(weight: Tensor) -> int:
-    """A number that in-place changes increase; 0 for tensors made in inference mode."""
+    """A counter of in-place changes; always 0 for tensors created in inference mode."""
     return 0 if weight.is_inference() else weight._version
 
 
 class _Cast(NamedTuple):
-    weight: Tensor  # a reference, so that no other tensor can get its id
+    weight: Tensor  # keeps the weight alive, so that its id is not reused
     state: tuple[int, int]  # data pointer and version
     cast: Tensor
 
 
 class CastCache:
-    """Casts of weights that are reused while a model is sampled from.
+    """Casts of weights, reused while sampling from a model.
 
-    The version counter of a weight misses changes made through `weight.data`, as weight averaging
-    makes them. They are likely between two runs of a sampler, but not within one, so casts are
-    only kept inside `enabled`.
+    The version counter of a weight misses changes made through `weight.data`, for example by weight
+    averaging. Such changes are likely between two runs of a sampler, but not within one, so casts
+    are kept only within `enabled`.
     """
 
     def __init__(self) -> None:
@@ -50,15 +50,15 @@ class CastCache:
             return weight.detach().to(dtype).contiguous()
         key = (id(weight), dtype)
         state = (weight.data_ptr(), weight_version(weight))
-        found = self._casts.get(key)
-        if found is None or found.state != state:
-            found = _Cast(weight, state, weight.detach().to(dtype).contiguous())
-            self._casts[key] = found
-        return found.cast
+        entry = self._casts.get(key)
+        if entry is None or entry.state != state:
+            entry = _Cast(weight, state, weight.detach().to(dtype).contiguous())
+            self._casts[key] = entry
+        return entry.cast
 
     @contextmanager
     def enabled(self) -> Iterator[None]:
-        """Keep casts made inside this context until it ends."""
+        """Keep the casts made within this context until it ends."""
         previous, self._casts = self._casts, {} if self._casts is None else self._casts
         try:
             yield

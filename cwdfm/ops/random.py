@@ -1,7 +1,7 @@
 """Counter-based randomness: a draw is a function of (seed, sample index, step, position, purpose).
 
-There is no generator state, so the same seed gives the same samples for any batch size, number of
-processes, device or implementation, and a resumed run repeats exactly the same corruption.
+There is no generator state. The same seed gives the same samples for any batch size, number of
+processes, device or implementation, and a resumed training run draws exactly the same noise.
 
 The function is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011), written in int64 tensor arithmetic, which runs on every device. A Triton kernel on a GPU
@@ -26,31 +26,31 @@ _BLOCK = 512  # draws per program of the kernel
 
 
 class Purpose(IntEnum):
-    """What a draw is for. Draws for different purposes are independent."""
+    """The purpose of a draw. Draws for different purposes are independent."""
 
     SOURCE = 0  # x_0
     REVEAL = 1  # which coordinates (mixture path), or how many (context path), are revealed
-    ORDER = 2  # which coordinate is next: revealed by Algorithm 1, or resampled
-    FORWARD = 3  # the clock of a jump towards the proposal
+    ORDER = 2  # the order in which Algorithm 1 reveals coordinates, or resampling redraws them
+    FORWARD = 3  # the clock of a jump to the proposal
     BACKWARD = 4  # the clock of a corrector's jump back to the source
     PROPOSAL = 5  # xhat_1
-    RENOISE = 6  # where a corrector's jump lands
+    RENOISE = 6  # the target of a corrector's jump
     TIME = 7  # stratified times
-    HITTING = 8  # first hitting: when the next coordinate is unmasked
-    NEXT = 9  # first hitting: which coordinate that is
-    TIE = 10  # which of several tied coordinates comes first
-    COUNT = 11  # how many coordinates move, if drawn separately from which
-    SELECT = 12  # which tokens a Gibbs corrector draws again
-    REDRAW = 13  # the tokens that it draws
-    KEEP = 14  # whether such a token is noise
-    CONDITION = 15  # which conditions training drops
+    HITTING = 8  # first hitting: the time of the next jump
+    NEXT = 9  # first hitting: the coordinate that jumps
+    TIE = 10  # the order of tied coordinates
+    COUNT = 11  # how many coordinates jump, if drawn separately from which
+    SELECT = 12  # which tokens a Gibbs corrector redraws
+    REDRAW = 13  # the redrawn tokens
+    KEEP = 14  # whether a redrawn token is noise
+    CONDITION = 15  # which conditions are dropped in training
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
     """Philox4x32-10 of a 128-bit counter under a 64-bit key.
 
-    `counter` holds four int64 tensors of 32-bit words that broadcast together. The result has the
-    same form.
+    `counter` holds four int64 tensors of 32-bit words, which must be broadcastable. The result has
+    the same format.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -71,10 +71,10 @@ def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, .
 def uniform(
     seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
 ) -> Tensor:
-    """Uniform float64 draws in [0, 1) with 53 random bits, one for each (index, step, position).
+    """Uniform float64 draws in [0, 1) with 53 random bits, one per (index, step, position).
 
-    `index` (the sample index), `position`, and `step` unless it is an int, are int64 tensors that
-    broadcast together. The largest value is 1 - 2^-53, so u * total < total holds in float64 for
+    `index` (the sample index), `position` and `step` (unless it is an int) are int64 tensors, which
+    must be broadcastable. The largest value is 1 - 2^-53, so u * total < total holds in float64 for
     every positive total.
     """
     check_seed(seed)
@@ -83,8 +83,9 @@ def uniform(
     if index.device == position.device and fused_device(index.device):
         return _fused_uniform(seed, purpose, index, step, position)
     on_cpu = all(x.is_cpu for x in (index, step, position) if isinstance(x, Tensor))
-    looped = on_cpu and not torch.compiler.is_compiling()  # the loop is not traceable
-    return (_looped_uniform if looped else _plain_uniform)(seed, purpose, index, step, position)
+    if on_cpu and not torch.compiler.is_compiling():  # torch.compile cannot trace the loop
+        return _looped_uniform(seed, purpose, index, step, position)
+    return _plain_uniform(seed, purpose, index, step, position)
 
 
 def _plain_uniform(
@@ -143,17 +144,18 @@ def _fused_uniform(
 ) -> Tensor:
     from cwdfm.ops import triton_random
 
-    constant = isinstance(step, int)
-    counters = torch.broadcast_tensors(index, index if isinstance(step, int) else step, position)
+    steps = None if isinstance(step, int) else step
+    counters = torch.broadcast_tensors(index, index if steps is None else steps, position)
     out = torch.empty(counters[0].shape, dtype=torch.float64, device=index.device)
     if out.numel() == 0:
         return out
     if out.dim() != 2:
         counters = tuple(x.reshape(1, -1) for x in counters)
-    index, steps, position = counters
+    index, step_counters, position = counters
     with torch.cuda.device_of(out):
         triton_random.uniform[(-(-out.numel() // _BLOCK),)](
-            out, index, None if constant else steps, position, out.numel(), index.shape[1],
+            out, index, None if steps is None else step_counters, position, out.numel(),
+            index.shape[1],
             *(stride for x in counters for stride in x.stride()),
             *int32_words(seed, step if isinstance(step, int) else 0), int(purpose), BLOCK=_BLOCK,
         )  # fmt: skip
@@ -163,19 +165,19 @@ def _fused_uniform(
 def uniform_BN(
     seed: int, purpose: Purpose, index_B: Tensor, step: int | Tensor, length: int
 ) -> Tensor:
-    """Uniform draws [B, N], one for each position of each sample; `step` is an int or [B]."""
+    """Uniform draws [B, N], one per position of every sample; `step` is an int or [B]."""
     position_N = torch.arange(length, device=index_B.device)
     step = step[:, None] if isinstance(step, Tensor) else step
     return uniform(seed, purpose, index_B[:, None], step, position_N[None, :])
 
 
 def int32_words(seed: int, step: int) -> tuple[int, int, int]:
-    """Seed and step as signed 32-bit words for a kernel.
+    """The seed (low and high word) and the step as signed 32-bit words for a kernel.
 
-    Triton infers the type of an integer from its value and compiles a kernel for every type.
+    Triton infers the type of an integer from its value, and would compile a kernel for every type.
     """
-    low, high, when = (((word & _MASK32) ^ 2**31) - 2**31 for word in (seed, seed >> 32, step))
-    return low, high, when
+    low, high, time = (((word & _MASK32) ^ 2**31) - 2**31 for word in (seed, seed >> 32, step))
+    return low, high, time
 
 
 def index_or_arange(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
@@ -194,7 +196,7 @@ def sample_index(index: Tensor | None, batch: int, device: torch.device) -> Tens
 
 
 def check_index_tensor(index: Tensor, batch: int) -> None:
-    """Raise InputError unless `index` is an int64 tensor [B]."""
+    """Raise an InputError unless `index` is an int64 tensor [B]."""
     if not has_values(index) or index.shape != (batch,) or index.dtype != torch.int64:
         raise InputError(
             f"index must be an int64 tensor of shape ({batch},), one number per sample, "
@@ -203,7 +205,7 @@ def check_index_tensor(index: Tensor, batch: int) -> None:
 
 
 def check_index_range(low: float, high: float) -> None:
-    """Raise InputError if the smallest index is negative."""
+    """Raise an InputError if the smallest index is negative."""
     if low < 0:
         raise InputError(f"index must not be negative, got {low}")
 
@@ -215,11 +217,11 @@ def derive_seed(seed: int, number: int) -> int:
 
 
 def check_step(step: int) -> None:
-    """Raise InputError unless the step is an integer of 32 bits."""
+    """Raise an InputError unless the step is an integer in 0..2^32-1."""
     check_integer("step", step, 0, _MASK32)
 
 
 def check_seed(seed: int) -> None:
-    """Raise InputError unless the seed is an integer in 0..2^64-1."""
+    """Raise an InputError unless the seed is an integer in 0..2^64-1."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise InputError(f"seed must be an integer in 0..2^64-1, got {seed!r}", fields=("seed",))

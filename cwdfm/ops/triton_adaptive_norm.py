@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""Triton kernels of residual addition with adaptive norm.
+"""Triton kernels for residual addition and adaptive norm.
 
-A program works on whole rows of one sequence, whose gate, shift and scale it loads once.
+A program processes entire rows of one sequence, whose gate, shift and scale it loads once.
 
 Shapes: B batch, N length, D width; B N rows of tokens.
 """
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _columns(WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr):
-    """Column indices [1, BLOCK_WIDTH], and which of them are valid."""
+    """Column indices [1, BLOCK_WIDTH], and a mask of the valid ones."""
     # Four adjacent columns per thread: 16 bytes in float32, 8 in half precision. With one layout
     # for both dtypes, values need not pass through shared memory.
     column = tl.max_contiguous(tl.arange(0, BLOCK_WIDTH), 4)[None, :]
@@ -26,9 +26,9 @@ def _load(at, inside):
 
 @triton.jit
 def _dropout_factor(seed, row, BLOCK_WIDTH: tl.constexpr, DROPPED: tl.constexpr):
-    """The dropout factors of rows [R], [R, BLOCK_WIDTH]: 0, or 1 / (1 - p) with p = DROPPED / 2^24.
+    """Dropout factors [R, BLOCK_WIDTH] of rows [R]: 0, or 1 / (1 - p) with p = DROPPED / 2^24.
 
-    They depend on seed, row and column only, not on the tiles: four columns share a Philox counter
+    They depend on seed, row and column, but not on the tiling: four columns share a Philox counter
     and use one of its four words each.
     """
     group = tl.arange(0, BLOCK_WIDTH // 4)[None, :]
@@ -40,7 +40,7 @@ def _dropout_factor(seed, row, BLOCK_WIDTH: tl.constexpr, DROPPED: tl.constexpr)
 @triton.jit(do_not_specialize=["length", "tiles"])
 def add_norm(
     h, y,  # [B, N, D]; y may be None
-    gate,  # [B, D] or None; like shift and scale with its own stride from sequence to sequence
+    gate,  # [B, D] or None; gate, shift and scale each have their own stride between sequences
     weight,  # [D]
     shift, scale,  # [B, D], or both None
     seed,  # [1], or None without dropout
@@ -56,10 +56,10 @@ def add_norm(
     """out_h = h + gate * dropout(y), out_x = norm(out_h) * (1 + scale) + shift, for a tile."""
     program = tl.program_id(0)
     sequence = (program // tiles).to(tl.int64)
-    place = program % tiles * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    row = sequence * length + place
+    position = program % tiles * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    row = sequence * length + position
     column, inside = _columns(WIDTH, BLOCK_WIDTH)
-    valid = (place < length)[:, None] & inside
+    valid = (position < length)[:, None] & inside
     at = row[:, None] * WIDTH + column
     # All loads come before the row sums, which synchronize the threads.
     s = _load(h + at, valid)
@@ -85,8 +85,8 @@ def add_norm(
     if scale is not None:
         x += offset
     tl.store(out_x + at, x.to(out_x.dtype.element_ty), mask=valid)
-    tl.store(mean + row, average, mask=place < length)
-    tl.store(rstd + row, spread, mask=place < length)
+    tl.store(mean + row, average, mask=position < length)
+    tl.store(rstd + row, spread, mask=position < length)
 
 
 @triton.jit(do_not_specialize=["length", "chunks"])
@@ -123,9 +123,9 @@ def add_norm_backward(
     total = tl.zeros((1, BLOCK_WIDTH), dtype=tl.float32)
     through = tl.zeros((1, BLOCK_WIDTH), dtype=tl.float32)
     for start in range(0, CHUNK, BLOCK_ROWS):
-        place = first + start + tl.arange(0, BLOCK_ROWS)
-        row = sequence * length + place
-        valid = (place < length)[:, None] & inside
+        position = first + start + tl.arange(0, BLOCK_ROWS)
+        row = sequence * length + position
+        valid = (position < length)[:, None] & inside
         at = row[:, None] * WIDTH + column
         # All loads come before the row sums, which synchronize the threads.
         s = _load(h + at, valid)
@@ -134,8 +134,8 @@ def add_norm_backward(
             onward = _load(d_out_h + at, valid)
         if gate is not None:
             added = tl.load(y + at, mask=valid, other=0.0)
-        average = _load(mean + row, place < length)[:, None]
-        spread = _load(rstd + row, place < length)[:, None]
+        average = _load(mean + row, position < length)[:, None]
+        spread = _load(rstd + row, position < length)[:, None]
         xhat = (s - average) * spread
         g = d * factor
         g_mean, g_along = tl.split(tl.sum(tl.join(g, g * xhat), axis=1) / WIDTH)
@@ -153,10 +153,10 @@ def add_norm_backward(
                 through += tl.sum(change * added.to(tl.float32), axis=0, keep_dims=True)
                 change *= gated
             tl.store(d_y + at, change.to(d_y.dtype.element_ty), mask=valid)
-    KINDS: tl.constexpr = 1 + (scale is not None) + (gate is not None)
-    out = sums + program.to(tl.int64) * (KINDS * WIDTH) + column
+    TERMS: tl.constexpr = 1 + (scale is not None) + (gate is not None)
+    out = sums + program.to(tl.int64) * (TERMS * WIDTH) + column
     tl.store(out, along, mask=inside)
     if scale is not None:
         tl.store(out + WIDTH, total, mask=inside)
     if gate is not None:
-        tl.store(out + (KINDS - 1) * WIDTH, through, mask=inside)
+        tl.store(out + (TERMS - 1) * WIDTH, through, mask=inside)

@@ -1,11 +1,12 @@
 # mypy: ignore-errors
-"""Triton kernels of rotary embeddings, and of attention over short sequences fused with them.
+"""Triton kernels for rotary embeddings, and for attention over short sequences fused with them.
 
 Shapes: B batch, N length, H heads, d head width; B N rows of tokens.
 
-Attention runs one program per head of a sequence. Queries and keys are read in two halves of d / 2,
-because rotary embeddings rotate the pairs (i, i + d/2). Scores are the sum of the products of the
-halves. Tiles are [BLOCK, BLOCK_HALF], or twice as wide for whole heads, zero-padded past N and d.
+Attention runs one program per head of a sequence. Queries and keys are read in two halves of width
+d / 2, because rotary embeddings rotate the pairs (i, i + d/2); scores are the sum of the products
+of the halves. Tiles are [BLOCK, BLOCK_HALF], or twice as wide for entire heads, zero-padded past N
+and d.
 """
 
 import triton
@@ -30,7 +31,7 @@ def _copy(source, target, cos, sin, inside, HALF: tl.constexpr, ROTATE: tl.const
 
 @triton.jit(do_not_specialize=["rows", "length"])
 def rotate_parts(
-    q, k, v,  # [B, N, H, d] with the given strides, contiguous heads; v may be None
+    q, k, v,  # [B, N, H, d] with the strides below, contiguous heads; v may be None
     out_q, out_k, out_v,  # [B, N, H, d] with token stride `out_token` and head stride d
     cos, sin,  # [N, d], both halves equal
     q_sequence, q_token, q_head,  # strides
@@ -77,22 +78,22 @@ def _rotated(source, c, s, inside, HALF: tl.constexpr):
     second = tl.load(source + HALF, mask=inside)
     x = first.to(tl.float32)
     y = second.to(tl.float32)
-    # Zeroed here rather than by the loads. Otherwise Triton converts everything it loads to the
+    # Zeroed valid rather than by the loads. Otherwise Triton converts everything it loads to the
     # layouts of the products before rotating, which takes 252 registers instead of 94 for 32 tokens
-    # and heads of 64. Where tiles are full, this costs nothing.
+    # and head width 64. If tiles are full, this costs nothing.
     rotated_x = tl.where(inside, x * c - y * s, 0.0)
     rotated_y = tl.where(inside, y * c + x * s, 0.0)
     return rotated_x.to(first.dtype), rotated_y.to(first.dtype)
 
 
 @triton.jit
-def _exponentials(q1, q2, k1, k2, place, here, WIDTH: tl.constexpr, FULL, CAUSAL):
-    """exp(q k^T / sqrt(d) - row maximum) [queries, keys] and its row sums [queries], float32."""
+def _exponentials(q1, q2, k1, k2, index, valid, WIDTH: tl.constexpr, FULL, CAUSAL):
+    """exp(q k^T / sqrt(d) - row maximum) [queries, keys] and its row sums [queries], in float32."""
     scores = tl.dot(q2, tl.trans(k2), tl.dot(q1, tl.trans(k1)))
     if not FULL:
-        scores = tl.where(here[None, :], scores, float("-inf"))
+        scores = tl.where(valid[None, :], scores, float("-inf"))
     if CAUSAL:
-        scores = tl.where(place[:, None] >= place[None, :], scores, float("-inf"))
+        scores = tl.where(index[:, None] >= index[None, :], scores, float("-inf"))
     RATE: tl.constexpr = LOG2_E / WIDTH**0.5
     e = tl.exp2(scores * RATE - (tl.max(scores, 1) * RATE)[:, None])
     return e, tl.sum(e, 1)
@@ -129,40 +130,40 @@ def attend(
     N = BLOCK if FULL else length
     sequence = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
-    place = tl.arange(0, BLOCK)
+    index = tl.arange(0, BLOCK)
     pair = tl.arange(0, BLOCK_HALF)
     column = tl.arange(0, 2 * BLOCK_HALF)
-    here = place < N
-    halves = here[:, None] & (pair < HALF)[None, :]
-    whole = here[:, None] & (column < WIDTH)[None, :]
-    half_at = place[:, None] * (3 * ROW) + pair[None, :]
-    whole_at = place[:, None] * (3 * ROW) + column[None, :]
-    single_at = place[:, None] * ROW + column[None, :]
-    angle_at = place[:, None] * WIDTH + pair[None, :]
+    valid = index < N
+    halves = valid[:, None] & (pair < HALF)[None, :]
+    inside = valid[:, None] & (column < WIDTH)[None, :]
+    half_at = index[:, None] * (3 * ROW) + pair[None, :]
+    full_at = index[:, None] * (3 * ROW) + column[None, :]
+    single_at = index[:, None] * ROW + column[None, :]
+    angle_at = index[:, None] * WIDTH + pair[None, :]
 
     q = qkv + sequence * N * (3 * ROW) + head * WIDTH
     c = tl.load(cos + angle_at, mask=halves)
     s = tl.load(sin + angle_at, mask=halves)
     q1, q2 = _rotated(q + half_at, c, s, halves, HALF)
     k1, k2 = _rotated(q + ROW + half_at, c, s, halves, HALF)
-    v = tl.load(q + 2 * ROW + whole_at, mask=whole, other=0.0)
+    v = tl.load(q + 2 * ROW + full_at, mask=inside, other=0.0)
     if grad is not None:
         grad += sequence * N * ROW + head * WIDTH
-        do = tl.load(grad + single_at, mask=whole, other=0.0)
+        do = tl.load(grad + single_at, mask=inside, other=0.0)
 
-    e, total = _exponentials(q1, q2, k1, k2, place, here, WIDTH, FULL, CAUSAL)
+    e, total = _exponentials(q1, q2, k1, k2, index, valid, WIDTH, FULL, CAUSAL)
     if grad is None:
         result = tl.dot(e.to(v.dtype), v) * (1.0 / total)[:, None]
         out += sequence * N * ROW + head * WIDTH
-        tl.store(out + single_at, result.to(v.dtype), mask=whole)
+        tl.store(out + single_at, result.to(v.dtype), mask=inside)
     else:
         p = e * (1.0 / total)[:, None]
         dp = tl.dot(do, tl.trans(v))
         ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * WIDTH**-0.5).to(v.dtype)
         dq = out + sequence * N * (3 * ROW) + head * WIDTH
         dv = tl.dot(tl.trans(p.to(v.dtype)), do)
-        tl.store(dq + 2 * ROW + whole_at, dv.to(v.dtype), mask=whole)
-        # Loaded again from the cache: keeping them would cost registers and so occupancy.
+        tl.store(dq + 2 * ROW + full_at, dv.to(v.dtype), mask=inside)
+        # Reloaded from the cache: keeping them in registers would reduce occupancy.
         c = tl.load(cos + angle_at, mask=halves)
         s = tl.load(sin + angle_at, mask=halves)
         _store_unrotated(dq + half_at, tl.dot(ds, k1), tl.dot(ds, k2), c, s, halves, HALF)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels of the work between matrix products of a decoder, and of statistics of its logits.
+"""Triton kernels for the operations between a decoder's matrix products, and for logit statistics.
 
 Each reads its inputs once. Shapes: R rows of tokens, D width, F width of the MLP, V ids.
 """
@@ -37,7 +37,7 @@ def silu_product(
     gate_up, out,  # [R, 2 F], [R, F]
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """silu(gate) * up for a part of a row."""
+    """silu(gate) * up for part of a row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -72,7 +72,7 @@ def summarize_row(
 ):  # fmt: skip
     """Entropy and largest probability of softmax(logits), for one row.
 
-    Every lane keeps its maximum a, the sum of e^(z - a) and the sum of e^(z - a) (z - a).
+    Every lane accumulates its maximum a, the sum of e^(z - a) and the sum of e^(z - a) (z - a).
     """
     row = tl.program_id(0)
     at = logits + row.to(tl.int64) * stride

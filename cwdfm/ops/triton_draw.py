@@ -1,10 +1,10 @@
 # mypy: ignore-errors
-"""Triton kernels of categorical draws.
+"""Triton kernels for categorical draws.
 
-`draw_rows` draws from logits in memory; the others draw from the linear head: `head_statistics` and
-`block_masses` compute logits in registers, tile by tile, `draw_blocks` and `draw_tokens` draw from
-their results. The order of summation in a logit depends on BLOCK_WIDTH only, so the other tile
-sizes may depend on the number of rows without changing a row's result.
+`draw_rows` draws from logits in memory. The others draw from the linear head: `head_statistics` and
+`block_masses` compute logits in registers, tile by tile, and `draw_blocks` and `draw_tokens` draw
+from their results. The order of summation in a logit depends on BLOCK_WIDTH only, so the other tile
+sizes may depend on the number of rows without changing the result of a row.
 
 Shapes: K rows, V tokens, in C blocks of BLOCK or BLOCK_VOCAB; D width.
 """
@@ -21,12 +21,12 @@ def _first_above(mass, u):
     total = tl.sum(mass, axis=0)
     target = u * total
     # Rounding in the parallel scan may make the sums decrease between cells, or end at or below the
-    # target. So only cells with mass count, and the last of them is the fallback.
+    # target. Therefore only cells with mass are candidates, and the last of them is the fallback.
     last = tl.max(tl.where(mass > 0, index, 0), axis=0)
     cell = tl.min(tl.where((mass > 0) & (cdf > target), index, last), axis=0)
-    here = index == cell
-    inside = target - tl.sum(tl.where(here, cdf - mass, 0.0), axis=0)
-    share = inside / tl.sum(tl.where(here, mass, 0.0), axis=0)
+    selected = index == cell
+    rest = target - tl.sum(tl.where(selected, cdf - mass, 0.0), axis=0)
+    share = rest / tl.sum(tl.where(selected, mass, 0.0), axis=0)
     return cell, tl.minimum(tl.maximum(share, 0.0), 1.0), total
 
 
@@ -49,8 +49,8 @@ def draw_rows(
     row = tl.program_id(0).to(tl.int64)
     size: tl.constexpr = logits.dtype.element_ty.primitive_bitwidth // 8
     vector: tl.constexpr = LINE // size
-    # A row may start anywhere. Places are counted from the preceding LINE-byte boundary, so that
-    # every load has full width. The first `lead` places, and those from `end` on, belong to
+    # A row may start anywhere. Offsets are counted from the preceding LINE-byte boundary, so that
+    # every load has full width. The first `lead` elements, and those from `end` on, belong to
     # neighboring rows.
     address = (logits + row * stride).to(tl.int64)
     lead = ((address % LINE) // size).to(tl.int32)
@@ -63,19 +63,19 @@ def draw_rows(
 
     for first in tl.range(0, blocks, TILE, num_stages=STAGES):
         block = first + tl.arange(0, TILE)
-        place = block[:, None] * BLOCK + inside[None, :]
-        z = tl.load(at + place, mask=place < full, other=0.0).to(tl.float32)
+        offset = block[:, None] * BLOCK + inside[None, :]
+        z = tl.load(at + offset, mask=offset < full, other=0.0).to(tl.float32)
         if (first == 0) | ((first + TILE) * BLOCK > end):
-            z = tl.where((place >= lead) & (place < end), z, float("-inf"))
+            z = tl.where((offset >= lead) & (offset < end), z, float("-inf"))
         largest = tl.max(z, axis=1)
-        # A block of only -inf has mass 0, not NaN. A NaN or +inf among the logits becomes a NaN in
-        # the sums, regardless of the maximum.
+        # A block that is all -inf has mass 0, not NaN. A NaN or +inf among the logits makes the sum
+        # NaN, regardless of the maximum.
         shift = tl.where(largest == float("-inf"), 0.0, largest)
         tl.store(top + scratch + block, largest)
         sums = tl.sum(tl.exp2((z - shift[:, None]) * rate), axis=1)
         tl.store(mass + scratch + block, sums)
 
-    tl.debug_barrier()  # threads read what others wrote
+    tl.debug_barrier()  # threads read what other threads have written
     block = tl.arange(0, BLOCKS)
     valid = block < blocks
     largest = tl.load(top + scratch + block, mask=valid, other=float("-inf")).to(tl.float64)
@@ -83,9 +83,9 @@ def draw_rows(
     sums = tl.load(mass + scratch + block, mask=valid, other=0.0).to(tl.float64)
     cell, share, total = _first_above(sums * tl.exp2(gap * rate), tl.load(u + row))
 
-    place = cell * BLOCK + inside
-    valid = (place >= lead) & (place < end)
-    z = tl.load(at + place, mask=valid, other=float("-inf")).to(tl.float32)
+    offset = cell * BLOCK + inside
+    valid = (offset >= lead) & (offset < end)
+    z = tl.load(at + offset, mask=valid, other=float("-inf")).to(tl.float32)
     e = tl.exp2((z - tl.max(z, axis=0)) * rate)
     chosen, _, _ = _first_above(e.to(tl.float64), share)
     tl.store(token + row, tl.where(total > 0, cell * BLOCK + chosen - lead, -1).to(tl.int64))
@@ -116,15 +116,15 @@ def draw_blocks(
     highest = tl.max(largest, axis=0)
     gap = largest - tl.where(highest == float("-inf"), 0.0, highest)
     cell, inside, z = _first_above(sums * tl.exp(gap * rate), tl.load(u + row))
-    # A NaN or +inf among the logits gives a NaN in the sums, and a row of only -inf has no mass.
+    # A NaN or +inf among the logits makes the sums NaN, and a row that is all -inf has no mass.
     # Such rows draw from the first block, so that later kernels need no special case.
     good = z > 0
     cell = tl.where(good, cell, 0)
     tl.store(bad + row, ~good)
     tl.store(share + row, tl.where(good, inside, 0.0))
     tl.store(token + row, cell.to(tl.int64) * BLOCK)
-    place = tl.atomic_add(count + cell, 1, sem="relaxed")
-    tl.store(members + cell.to(tl.int64) * rows + place, row.to(tl.int32))
+    offset = tl.atomic_add(count + cell, 1, sem="relaxed")
+    tl.store(members + cell.to(tl.int64) * rows + offset, row.to(tl.int32))
     if entropy is not None:
         # H = log Z - sum p (l - highest) and max p = 1 / Z, with Z = sum exp(l - highest).
         part = tl.exp(gap)
@@ -162,7 +162,7 @@ def _logits_tile(
     """The logits hidden[row] @ weight[column]^T + bias[column], float32."""
     rows: tl.constexpr = row.shape[0]
     columns: tl.constexpr = column.shape[0]
-    # Clamped rather than masked: unconditional loads pipeline best.
+    # Clamped rather than masked, because unconditional loads pipeline best.
     token = tl.minimum(column, vocab - 1).to(tl.int64)
     inner = tl.arange(0, BLOCK_WIDTH)
     hidden_at = hidden + row[:, None] * WIDTH + inner[None, :]
@@ -213,8 +213,8 @@ def head_statistics(
     known = tl.minimum(row, rows - 1)
     logits = _logits_tile(hidden, weight, bias, known, column, vocab, WIDTH, BLOCK_WIDTH)
     largest = tl.max(logits, axis=1)
-    # A block of only -inf has mass 0, not NaN. A NaN or +inf among the logits becomes a NaN in the
-    # sums, regardless of the maximum.
+    # A block that is all -inf has mass 0, not NaN. A NaN or +inf among the logits makes the sums
+    # NaN, regardless of the maximum.
     shift = tl.where(largest == float("-inf"), 0.0, largest)
     gap = logits - shift[:, None]
     out = block.to(tl.int64) * rows + row
@@ -238,10 +238,10 @@ def block_masses(
     BLOCK_ROWS: tl.constexpr, BLOCK_VOCAB: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
     BLOCKS: tl.constexpr,  # C or more, a power of two
 ):  # fmt: skip
-    """The masses inside each row's block, for tiles of at most BLOCK_ROWS rows that share a block.
+    """The masses within each row's block, for tiles of at most BLOCK_ROWS rows that share a block.
 
     Only the device knows the number of tiles, so the grid has the maximum number of programs, and
-    the superfluous ones return immediately.
+    superfluous ones return immediately.
     """
     program = tl.program_id(0)
     index = tl.arange(0, BLOCKS)
@@ -250,9 +250,9 @@ def block_masses(
     if program < tl.sum(tiles, axis=0):
         block = tl.sum((tl.cumsum(tiles, axis=0) <= program).to(tl.int32), axis=0)
         tile = program - tl.sum(tl.where(index < block, tiles, 0), axis=0)
-        place = tile * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-        valid = place < tl.sum(tl.where(index == block, counts, 0), axis=0)
-        row = tl.load(members + block.to(tl.int64) * rows + place, mask=valid, other=0)
+        offset = tile * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+        valid = offset < tl.sum(tl.where(index == block, counts, 0), axis=0)
+        row = tl.load(members + block.to(tl.int64) * rows + offset, mask=valid, other=0)
         row = row.to(tl.int64)
         inside = tl.arange(0, BLOCK_VOCAB)
         column = block * BLOCK_VOCAB + inside

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernel of counter-based uniforms: bitwise equal to `cwdfm.ops.random.uniform`."""
+"""Triton kernel for counter-based uniforms, bitwise equal to `cwdfm.ops.random.uniform`."""
 
 import triton
 import triton.language as tl
@@ -41,7 +41,7 @@ def draw(index, step, position, seed_low, seed_high, purpose):
     return bits.to(tl.float64) * UNIT
 
 
-# No argument but `out` is specialized, so that new values and shapes do not trigger compilation.
+# Only `out` is specialized, so that new values and shapes do not trigger compilation.
 @triton.jit(do_not_specialize=range(1, 16))
 def uniform(
     out,  # [R, C] float64, contiguous
@@ -55,14 +55,14 @@ def uniform(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out = uniform(seed, purpose, index, step, position), element by element."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < total
-    row = place // columns
-    column = place - row * columns
+    offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offset < total
+    row = offset // columns
+    column = offset - row * columns
     i = tl.load(index + row * index_row + column * index_column, mask=inside, other=0)
     p = tl.load(position + row * position_row + column * position_column, mask=inside, other=0)
     if steps is not None:
         s = tl.load(steps + row * steps_row + column * steps_column, mask=inside, other=0)
     else:
         s = step.to(tl.int64) & MASK32
-    tl.store(out + place, draw(i, s, p, seed_low, seed_high, purpose), mask=inside)
+    tl.store(out + offset, draw(i, s, p, seed_low, seed_high, purpose), mask=inside)

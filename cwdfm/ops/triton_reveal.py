@@ -1,19 +1,19 @@
 # mypy: ignore-errors
-"""Triton kernels of Algorithm 1: `prepare` initializes the state, `reveal` draws from it.
+"""Triton kernels for Algorithm 1: `prepare` initializes the state, `reveal` draws from it.
 
-`order`, `slot` and the borders are those of `cwdfm.path.algorithm1`. The kernels follow that loop
-step by step, so that both choose the same coordinates.
+`order`, `slot` and the bucket boundaries `border` are defined in `cwdfm.path.algorithm1`. The
+kernels follow its loop step by step, so that both choose the same coordinates.
 
-Each sequence belongs to one thread: every tensor of `reveal` has one element per thread of a warp.
-(A sequence that is alone in its warp is processed redundantly by all threads.) Loads and stores of
-a sequence are therefore ordered without barriers, and the cost is the chain of dependent loads.
-Loads whose addresses are known are issued before the stores, so that they overlap.
+A sequence belongs to one thread: every tensor of `reveal` has one element per thread of a warp. (A
+sequence that is alone in its warp is processed redundantly by all threads.) Loads and stores of a
+sequence are therefore ordered without barriers, and the cost is the chain of dependent loads. Loads
+whose addresses are known are issued before the stores, so that they overlap.
 
-The state is stored in rows [B, N] rather than columns [N, B]: a 32-byte sector then holds 16 places
-of one sequence. The bucket ends of the next draw and the neighbors of a coordinate are usually in
-sectors that are already cached.
+The state is stored in rows [B, N] rather than columns [N, B], so that a 32-byte sector holds up to
+16 entries of one sequence. The bucket ends of the next draw and the neighbors of a coordinate are
+usually in sectors that are already cached.
 
-`reveal` supports any number of buckets; `triton_reveal_few` is faster for few.
+`reveal` supports any number of buckets; `triton_reveal_few` is faster for a few.
 """
 
 import triton
@@ -39,9 +39,9 @@ def _bucket(start, neighbors, i, length, NEIGHBORS: tl.constexpr, BUCKETS: tl.co
 @triton.jit
 def state_rows(state, b, batch, length):
     """Pointers to bucket, order and slot of sequence b in the state [3, B, N]."""
-    whole = batch.to(tl.int64) * length
+    size = batch.to(tl.int64) * length
     bucket = state + b * length
-    return bucket, bucket + whole, bucket + 2 * whole
+    return bucket, bucket + size, bucket + 2 * size
 
 
 @triton.jit
@@ -49,10 +49,10 @@ def _draw_count(
     start, kappa, index, uniforms, b, length, seed_low, seed_high, step,
     REVEAL: tl.constexpr, ORDER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Draw the number of reveals of sequence b, Binomial in kappa, and store the uniforms."""
+    """Draw the number of reveals of sequence b, binomial in kappa, and store the uniforms."""
     sample = b if index is None else tl.load(index + b)
-    chance = tl.load(kappa + b).to(tl.float64)
-    when = step.to(tl.int64) & MASK32
+    probability = tl.load(kappa + b).to(tl.float64)
+    step = step.to(tl.int64) & MASK32
     below = tl.zeros((BLOCK,), tl.int32)
     for first in range(0, length, BLOCK):
         i = first + tl.arange(0, BLOCK)
@@ -60,16 +60,16 @@ def _draw_count(
         masked = inside
         if start is not None:
             masked = tl.load(start + i, mask=inside, other=1) == 0
-        u = draw(sample, when, i.to(tl.int64), seed_low, seed_high, REVEAL)
-        below += ((u < chance) & masked).to(tl.int32)
-        u = draw(sample, when, i.to(tl.int64), seed_low, seed_high, ORDER)
+        u = draw(sample, step, i.to(tl.int64), seed_low, seed_high, REVEAL)
+        below += ((u < probability) & masked).to(tl.int32)
+        u = draw(sample, step, i.to(tl.int64), seed_low, seed_high, ORDER)
         tl.store(uniforms + b * length + i, u, mask=inside)
     return tl.sum(below, axis=0)
 
 
 @triton.jit
 def _all_masked(rows, border, batch, length, LANES: tl.constexpr, BLOCK: tl.constexpr):
-    """Initialize the state where nothing is revealed: all coordinates are in bucket 0."""
+    """Initialize the state if nothing is revealed: all coordinates are in bucket 0."""
     bucket, order, slot = rows
     lane = tl.arange(0, LANES)
     tl.store(border + (lane + 1) * batch, tl.zeros_like(lane) + length)
@@ -92,23 +92,23 @@ def _counting_sort(
     size = tl.zeros((LANES,), tl.int32)
     for first in range(0, length, BLOCK):
         i = first + tl.arange(0, BLOCK)
-        found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
-        tl.store(bucket + i, found, mask=i < length)
+        score = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
+        tl.store(bucket + i, score, mask=i < length)
         for c in range(BUCKETS):
-            size += tl.where(lane == c, tl.sum((found == c).to(tl.int32), axis=0), 0)
-    free = tl.cumsum(size, axis=0)  # end of the free places in each bucket
+            size += tl.where(lane == c, tl.sum((score == c).to(tl.int32), axis=0), 0)
+    free = tl.cumsum(size, axis=0)  # end of the unfilled part of each bucket
     tl.store(border + (lane + 1) * batch, free)
     for first in range(0, length, BLOCK):
         i = first + tl.arange(0, BLOCK)
-        found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
-        place = tl.zeros_like(i)
+        score = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
+        index = tl.zeros_like(i)
         for c in range(BUCKETS):
-            member = (found == c).to(tl.int32)
+            member = (score == c).to(tl.int32)
             end = tl.sum(tl.where(lane == c, free, 0), axis=0)
-            place = tl.where(found == c, end - tl.cumsum(member, axis=0), place)
+            index = tl.where(score == c, end - tl.cumsum(member, axis=0), index)
             free -= tl.where(lane == c, tl.sum(member, axis=0), 0)
-        tl.store(slot + i, place, mask=found < BUCKETS)
-        tl.store(order + place, i, mask=found < BUCKETS)
+        tl.store(slot + i, index, mask=score < BUCKETS)
+        tl.store(order + index, i, mask=score < BUCKETS)
 
 
 # `start` to `step` are not specialized, so that new values and shapes do not trigger compilation.
@@ -131,7 +131,7 @@ def prepare(
     LANES: tl.constexpr,  # a power of two >= BUCKETS; the remaining buckets stay empty
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """For one sequence: number of draws, their uniforms, and masked coordinates by bucket."""
+    """Initialize one sequence: number of draws, uniforms, and masked coordinates by bucket."""
     b = tl.program_id(0).to(tl.int64)
     rows = state_rows(state, b, batch, length)
     if start is not None:
@@ -147,8 +147,8 @@ def prepare(
     if start is None:
         _all_masked(rows, border, batch, length, LANES, BLOCK)
     else:
-        given = (start, neighbors, batch, length)
-        _counting_sort(rows, border, *given, NEIGHBORS, BUCKETS, LANES, BLOCK)
+        inputs = (start, neighbors, batch, length)
+        _counting_sort(rows, border, *inputs, NEIGHBORS, BUCKETS, LANES, BLOCK)
 
 
 @triton.jit
@@ -200,12 +200,13 @@ def _choose(
 
 
 @triton.jit
-def _remove(rows, border, chosen, place, batch, active, BUCKETS: tl.constexpr, CHUNK: tl.constexpr):
-    """Remove the member at `place` from `order`."""
+def _remove(rows, border, chosen, index, batch, active, BUCKETS: tl.constexpr, CHUNK: tl.constexpr):
+    """Remove the member at `index` from `order`."""
     _, order, slot = rows
-    # The gap moves up from bucket to bucket and out of the last; in each, the last member fills it.
-    # The last members of the buckets above do not change, so those of a chunk are loaded first.
-    gap = place
+    # In every bucket from `chosen` on, the last member fills the gap, which moves up and out of the
+    # last bucket. The last members of higher buckets do not change, so those of a chunk are loaded
+    # first.
+    gap = index
     for first in range(0, BUCKETS, CHUNK):
         tails = ()
         lasts = ()
@@ -235,7 +236,7 @@ def _promote(rows, border, j, score, batch, BUCKETS: tl.constexpr):
     tl.store(bucket + j, score + 1, mask=masked)
     tl.store(order + hole, last, mask=masked)
     tl.store(slot + last, hole, mask=masked)
-    tl.store(order + end, j, mask=masked)  # after the two stores above: j and last may be equal
+    tl.store(order + end, j, mask=masked)  # after the two stores above, because j may equal last
     tl.store(slot + j, end, mask=masked)
 
 
@@ -266,13 +267,13 @@ def reveal(
         active = k < draws
         u = following
         following = tl.load(uniforms + k + 1, mask=k + 1 < draws, other=0.0)
-        chosen, place = _choose(u, border, ratio, batch, active, BUCKETS, CHUNK, ASCENDING)
-        i = tl.load(order + place, mask=active, other=0).to(tl.int32)
+        chosen, index = _choose(u, border, ratio, batch, active, BUCKETS, CHUNK, ASCENDING)
+        i = tl.load(order + index, mask=active, other=0).to(tl.int32)
         tl.store(bucket + i, BUCKETS, mask=active)
         # The loop over neighbors prefetches the next one.
         j = tl.load(neighbors + i * NEIGHBORS, mask=active, other=0)
         score = tl.load(bucket + j, mask=active, other=BUCKETS).to(tl.int32)
-        _remove(rows, border, chosen, place, batch, active, BUCKETS, CHUNK)
+        _remove(rows, border, chosen, index, batch, active, BUCKETS, CHUNK)
         for n in range(1, NEIGHBORS + 1):
             further = active & (n < NEIGHBORS)
             near = tl.load(neighbors + i * NEIGHBORS + n, mask=further, other=0)

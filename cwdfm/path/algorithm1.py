@@ -1,12 +1,13 @@
 """Algorithm 1: reveal m masked coordinates one by one, each with probability alpha^i / sum alpha.
 
-For a general weight of the reveal mask, alpha is recomputed for each draw, which costs O(N).
+For a general weight of the reveal mask, alpha is recomputed for each draw, at a cost of O(N).
 Neighbor scores take few values and change only around the last reveal, so the masked coordinates
-are kept in buckets by score: choose a bucket by size times weight, a member uniformly, then move
-its neighbors one bucket up. That is exact, and costs O(window) per draw and O(N) in total.
+are kept in buckets by score: choose a bucket with probability proportional to size times weight, a
+member uniformly, then move its neighbors up by one bucket. This is exact, and costs O(window) per
+draw and O(N) in total.
 
-The bucket loop is plain Python over arrays, compiled by numba. On a GPU a Triton kernel takes the
-same steps. Tensors on other devices are copied to the CPU.
+The bucket loop is plain Python over arrays, compiled by numba. On a GPU a Triton kernel implements
+the same algorithm. Tensors on other devices are copied to the CPU.
 """
 
 from functools import lru_cache
@@ -35,29 +36,29 @@ def reveal_drawn(
 ) -> Tensor:
     """The reveal mask [B, N] after m reveals per sequence, m ~ Binomial(number not fixed, kappa_B).
 
-    `fixed` [B, N] coordinates are revealed from the start; None means none. `index` [B] holds the
-    sample indices; None means 0..B-1.
+    Coordinates in `fixed` [B, N] are revealed from the start (default: none). `index` [B] holds the
+    sample indices (default: 0..B-1).
     """
     device, fixed, index = kappa_B.device, options["fixed"], options["index"]
     seed, step = options["seed"], options["step"]
     if isinstance(weight, Neighbor) and fused_device(device):
         check_seed(seed)
         check_step(step)
-        words = (*int32_words(seed, step), int(Purpose.REVEAL), int(Purpose.ORDER))
+        seed_words = (*int32_words(seed, step), int(Purpose.REVEAL), int(Purpose.ORDER))
         tables = _tables(weight, length, device)
         ascending = weight.scale >= 0
-        return reveal.reveal_drawn(fixed, kappa_B, index, words, *tables, ascending=ascending)
+        return reveal.reveal_drawn(fixed, kappa_B, index, seed_words, *tables, ascending=ascending)
     index_B = index_or_arange(index, len(kappa_B), device)
     if fixed is None:
         fixed = torch.zeros(len(kappa_B), length, dtype=torch.bool, device=device)
-    # A sum of N independent reveals is Binomial(N, kappa), so no binomial sampler is needed.
+    # The number of independent reveals is Binomial(N, kappa), so no binomial sampler is needed.
     below_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, length) < kappa_B[:, None]
     u_BN = uniform_BN(seed, Purpose.ORDER, index_B, step, length)
     return reveal_in_order(weight, fixed, (below_BN & ~fixed).sum(1), u_BN)
 
 
 def reveal_in_order(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
-    """The reveal mask [B, N] after count_B further reveals; draw k of sequence b uses u_BN[b, k].
+    """The reveal mask [B, N] after count_B more reveals; draw k of sequence b uses u_BN[b, k].
 
     count_B must not exceed the number of masked coordinates in start_BN.
     """
@@ -81,12 +82,13 @@ def reveal_naive(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor
 
 @lru_cache(maxsize=8)
 def _tables(weight: Neighbor, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """neighbors [N, K] int32 and ratio [C, C] float64.
+    """The tables of the bucket loop: neighbors [N, K] int32 and ratio [C, C] float64.
 
-    A coordinate with a missing neighbor is its own neighbor. While it is masked this adds nothing
-    to its score, and once it is revealed it is in no bucket.
-    ratio[c, d] = alpha(c) / alpha(d), used for the occupied d with the largest alpha, so that it
-    never overflows.
+    A missing neighbor is replaced by the coordinate itself. While the coordinate is masked, this
+    adds nothing to its score; once it is revealed, it is in no bucket.
+
+    ratio[c, d] = alpha(c) / alpha(d) is used for the occupied bucket d with the largest alpha, so
+    it never overflows.
     """
     neighbors_NK = weight.neighbors(length)
     neighbors_NK = torch.where(neighbors_NK < 0, torch.arange(length)[:, None], neighbors_NK)
@@ -101,8 +103,8 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
         tables = _tables(weight, start_BN.shape[1], start_BN.device)
         return reveal.reveal(start_BN, count_B, u_BN, *tables, ascending=ascending)
     neighbors_NK, ratio_CC = _tables(weight, start_BN.shape[1], torch.device("cpu"))
-    # 16-bit indices if they suffice: the loop's arrays then stay in the L1 cache.
-    place = torch.int16 if len(neighbors_NK) < 2**15 else torch.int32
+    # Use 16-bit indices if possible: the arrays of the loop then fit into the L1 cache.
+    index_dtype = torch.int16 if len(neighbors_NK) < 2**15 else torch.int32
     # All arrays are contiguous, so that the loop is compiled once: numba's disk cache does not
     # support concurrent writers.
     revealed_BN = start_BN.cpu().contiguous().numpy().copy()
@@ -110,7 +112,7 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
         revealed_BN,
         count_B.cpu().contiguous().numpy(),
         u_BN.cpu().contiguous().numpy(),
-        neighbors_NK.to(place).numpy(),
+        neighbors_NK.to(index_dtype).numpy(),
         ratio_CC.numpy(),
         ascending,
     )
@@ -126,7 +128,7 @@ def _sort(
     score: np.ndarray,
     start: np.ndarray,
 ) -> None:
-    """Fill the buckets with a counting sort: sizes, borders, then places from each end."""
+    """Fill the buckets with a counting sort: count the sizes, sum them, fill from the ends."""
     start[:] = 0
     for i in range(len(order)):
         score[i] = 0
@@ -146,7 +148,7 @@ def _sort(
 
 @numba_jit
 def _promote(i: int, bucket: int, order: np.ndarray, slot: np.ndarray, start: np.ndarray) -> None:
-    """Move coordinate i to the next bucket: swap it to the end, then shift the border."""
+    """Move coordinate i to the next bucket: swap it to the end, then shift the boundary."""
     end = start[bucket + 1] - 1
     last = order[end]
     order[slot[i]], slot[last] = last, slot[i]
@@ -165,9 +167,9 @@ def _reveal_loop(
 ) -> None:
     """Algorithm 1 with buckets; modifies revealed_BN in place.
 
-    order[start[c] : start[c + 1]] are the masked coordinates with c revealed neighbors, in any
-    order, and slot[i] is the index of i in `order`. Scores only increase by one, and a revealed
-    coordinate leaves at the top, so promotion is the only operation.
+    order[start[c] : start[c + 1]] are the masked coordinates with c revealed neighbors, in
+    arbitrary order, and slot[i] is the index of i in `order`. Scores increase by one at a time, and
+    a revealed coordinate is promoted past the last bucket, so promotion is the only operation.
     """
     batch, length = revealed_BN.shape
     buckets = ratio_CC.shape[0]
@@ -178,7 +180,7 @@ def _reveal_loop(
     for b in range(batch):
         _sort(revealed_BN[b], neighbors_NK, order, slot, score, start)
         for k in range(count_B[b]):
-            # Masses are relative to the occupied bucket with the largest alpha, `top`.
+            # Masses are relative to `top`, the occupied bucket with the largest alpha.
             top = 0
             for c in range(buckets):
                 if start[c + 1] > start[c]:
@@ -196,8 +198,8 @@ def _reveal_loop(
                     chosen = c
                     break
                 target -= mass
-            place = start[chosen] + int(target / ratio_CC[chosen, top])
-            i = order[min(place, start[chosen + 1] - 1)]
+            member = start[chosen] + int(target / ratio_CC[chosen, top])
+            i = order[min(member, start[chosen + 1] - 1)]
             revealed_BN[b, i] = True
             for c in range(chosen, buckets):
                 _promote(i, c, order, slot, start)

@@ -1,4 +1,4 @@
-"""Probability paths, from (x_1, t) to a partially revealed x_t, and the mixture path."""
+"""The interface of probability paths, which corrupt data x_1 to x_t, and the mixture path."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ class PathSample:
     """A sample from a path, the input of weights and losses.
 
     `revealed` is the reveal mask B_t, not value equality: with a uniform source x_t^i may equal
-    x_1^i by chance without being revealed. `fixed` coordinates are given, always revealed, and
-    excluded from the loss. `weight` is the context weight of the path, if any, which the terms of
-    the likelihood bound include.
+    x_1^i by chance without being revealed. `fixed` coordinates are conditioned on: always revealed,
+    and excluded from the loss. `weight` is the context weight of the path, if any; the terms of the
+    likelihood bound include it.
     """
 
     x_0: Tensor  # [B, N] int64, noise
@@ -53,7 +53,7 @@ class PathSample:
 
 
 class RevealOptions(TypedDict):
-    """What determines the random draws of a path; see `Path.sample`."""
+    """The arguments that determine the random draws of a path; see `Path.sample`."""
 
     seed: int
     step: int
@@ -79,10 +79,10 @@ class Path(ABC):
 
     @abstractmethod
     def reveal(self, kappa: Tensor, length: int, **options: Unpack[RevealOptions]) -> Tensor:
-        """The reveal mask B_t [B, N].
+        """Draw the reveal mask B_t [B, N].
 
-        `kappa` is [B], or [B, N] on a path without a context weight. On a GPU `kappa` and `index`
-        are validated after this call, so invalid values must not cause errors here.
+        `kappa` is [B], or [B, N] on a path without a context weight. On a GPU, `kappa` and `index`
+        are validated only after this call, so implementations must tolerate invalid values.
         """
 
     def sample(
@@ -95,16 +95,17 @@ class Path(ABC):
         index: Tensor | None = None,
         fixed: Tensor | None = None,
     ) -> PathSample:
-        """x_t ~ p_t(. | x_0, x_1) with x_0 ~ p_0, for data x_1 [B, N] at times t [B].
+        """Draw x_t ~ p_t(. | x_0, x_1) with x_0 ~ p_0, for data x_1 [B, N] at times t [B].
 
-        On a path without a context weight, t may also be [B, N]: a time for each coordinate.
+        On a path without a context weight, t may also be [B, N], with one time per coordinate.
 
-        The draw is a function of (seed, step, index): `index` [B] holds global sample indices
-        (default 0..B-1), `step` is the training step. `fixed` [B, N] marks given coordinates.
+        The draw is a function of (seed, step, index), where `index` [B] holds global sample indices
+        (default 0..B-1) and `step` is the training step. Coordinates in `fixed` [B, N] keep their
+        data token.
         """
         check_seed(seed)
         check_step(step)
-        # On a GPU, values are validated after all work is launched; invalid ones do no harm in it.
+        # On a GPU, values are validated after all kernels are launched, which tolerate bad ones.
         check_token_tensor("x_1", x_1)
         batch, length = x_1.shape
         checks = RangeChecks(x_1.device)
@@ -125,7 +126,7 @@ class Path(ABC):
             index = index.to(x_1.device)
         kappa = self.schedule.kappa(t.double())
         revealed = self.reveal(kappa, length, seed=seed, step=step, index=index, fixed=fixed)
-        # After the reveals, which keep a GPU busy while the host launches the rest.
+        # Launched after the reveals, which keep a GPU busy while the host launches the rest.
         checks.launch()
         index_B = index_or_arange(index, batch, x_1.device)
         x_0 = self.source.noise(index_B, length, seed=seed, step=step)

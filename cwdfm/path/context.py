@@ -1,4 +1,4 @@
-"""The context-weighted path: the number of reveals of the mixture path, placed by a weight."""
+"""The context-weighted path, which draws m ~ Binomial(N, kappa_t) coordinates by their alpha."""
 
 from dataclasses import dataclass
 from typing import Unpack
@@ -15,7 +15,7 @@ from cwdfm.weight import Weight
 
 @dataclass(frozen=True)
 class ContextPath(Path):
-    """p~_t, the marginal at time t of the chain with rates alpha^i(x_t) lambda_t, drawn exactly.
+    """The exact marginal p~_t at time t of the chain with rates alpha^i(x_t) lambda_t.
 
     By Theorem 1 the number m of revealed coordinates is Binomial(N, kappa_t). Algorithm 1 draws m,
     then m coordinates one by one, each with probability alpha^i / sum_j alpha^j.
@@ -30,7 +30,7 @@ class ContextPath(Path):
             raise InputError(
                 f"the context-weighted path cannot use {self.weight}: it depends on the model's "
                 f"logits and would need a model call for each revealed coordinate; use a weight of "
-                f"the reveal mask (Neighbor, Distance) here and the other one in the solver"
+                f"the reveal mask (Neighbor, Distance) in the path, and this one in the solver"
             )
 
     @property
@@ -42,7 +42,7 @@ class ContextPath(Path):
 
 
 def path_for(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
-    """The context-weighted path of a weight; the mixture path for None."""
+    """The context-weighted path with this weight, or the mixture path if it is None."""
     if weight is None:
         return MixturePath(source, schedule)
     return ContextPath(source, schedule, weight)

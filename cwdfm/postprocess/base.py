@@ -36,7 +36,7 @@ class Postprocess(ABC):
         """The number of times that `progress` counts each sequence."""
 
     def check(self, solver: Solver) -> None:  # noqa: B027 (most steps support all solvers)
-        """Raise an error if samples of this solver are not supported."""
+        """Raise an InputError if samples of this solver are not supported."""
 
     @abstractmethod
     def apply(
@@ -49,14 +49,14 @@ class Postprocess(ABC):
         tokens: Tensor,
         **options: Unpack[SampleOptions],
     ) -> Samples:
-        """Return improved versions of `tokens` [B, N] with the statistics of this step alone.
+        """Improve `tokens` [B, N], which `solver` and `grid` generated.
 
-        `solver` and `grid` are those that generated the tokens.
+        The returned statistics cover this step alone.
         """
 
 
 def check_noise_fraction(value: float, default: float) -> None:
-    """Raise an error unless the value is a fraction of tokens in [1e-6, 1]."""
+    """Raise an InputError unless the value is a fraction of tokens in [1e-6, 1]."""
     if not isinstance(value, int | float) or not 1e-6 <= value <= 1:
         raise InputError(
             f"noise_fraction must be a fraction of the tokens, between 1e-6 and 1, got {value!r}; "
@@ -74,33 +74,34 @@ def check_samples(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check finished samples and move them to the model's device.
 
-    The prompt tokens of `Samples` are fixed, unless `fixed` is given. Returns the tokens [B, N],
-    the mask of fixed tokens [B, N] and the sample numbers [B].
+    `fixed` defaults to the prompt tokens of `Samples`. Returns the tokens [B, N], the mask of fixed
+    tokens [B, N] and the sample numbers [B].
     """
-    given = tokens.fixed if isinstance(tokens, Samples) else None
-    tokens = tokens.tokens if isinstance(tokens, Samples) else tokens
+    fixed = options.get("fixed")
+    if isinstance(tokens, Samples):
+        fixed = tokens.fixed if fixed is None else fixed
+        tokens = tokens.tokens
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_seed(options.get("seed", 0))
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)
     index_B = sample_index(options.get("index"), len(tokens), tokens.device)
-    fixed, shape = options.get("fixed"), (len(tokens), tokens.shape[1])
-    fixed = given if fixed is None else fixed
+    shape = (len(tokens), tokens.shape[1])
     fixed = torch.zeros_like(tokens, dtype=torch.bool) if fixed is None else fixed
     _, fixed_BN = broadcast_prompt(source, shape, tokens, fixed, tokens.device)
     return tokens, fixed_BN, index_B
 
 
 def describe_like(result: Samples, original: Tensor | Samples) -> Samples:
-    """The result with the prompt tokens and the tokenizer of the samples it was made from."""
+    """Copy the prompt mask and the decoder of the original samples to the result."""
     if not isinstance(original, Samples):
         return result
     return replace(result, fixed=original.fixed, decode=original.decode)
 
 
 def combine(first: Samples, second: Samples) -> Samples:
-    """Return the tokens of the second stage with the statistics of both stages added."""
+    """The tokens of the second stage, with the summed statistics of both stages."""
     return Samples(
         tokens=second.tokens,
         updates=first.updates + second.updates,

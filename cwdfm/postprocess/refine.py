@@ -1,7 +1,7 @@
 """Refinement: noise a fraction of the tokens of finished samples and sample them again.
 
-Samples contain errors where tokens were drawn that do not fit each other. After noising a fraction
-of the tokens, the remaining tokens provide context, and a few solver steps correct the errors:
+Samples contain errors where tokens drawn at the same time are incompatible. If a fraction of the
+tokens is noised, the remaining ones provide context in which a few solver steps correct the errors:
 
     x_t ~ p_t(. | x_1),  kappa_t = 1 - noise_fraction;     x_1' by the solver, from x_t at time t.
 
@@ -44,7 +44,7 @@ class Refine(Postprocess):
     - `rounds`: number of rounds.
     - `noise_fraction`: fraction of the tokens that is noised in each round.
     - `steps`: number of solver steps in each round.
-    - `temperature`: temperature of the draws; None for the solver's temperature.
+    - `temperature`: sampling temperature; None for the solver's.
     """
 
     rounds: int = 2
@@ -101,14 +101,14 @@ def refine(
     weight: Weight | None = None,
     **options: Unpack[SampleOptions],
 ) -> Samples:
-    """Refine `tokens` [B, N], keeping those marked by `fixed` [B, N] or [N].
+    """Refine `tokens` [B, N], except those marked by `fixed` [B, N] or [N].
 
-    Given the `Samples` themselves, their prompt tokens are kept too.
+    `fixed` defaults to the prompt tokens if `tokens` are `Samples`. Completely fixed sequences are
+    returned unchanged. See `cwdfm.sample` for the options.
 
     The tokens are noised along the mixture path or, with a context `weight`, along its
     context-weighted path. Statistics are summed over all rounds; noising counts neither as an
-    update nor as a loop. Sequences that are completely fixed are returned unchanged. For the
-    options see `cwdfm.sample`.
+    update nor as a loop.
     """
     config = Refine() if config is None else config
     check_instance("config", config, Refine, "Refine(rounds=2, noise_fraction=0.1)")

@@ -1,12 +1,12 @@
-"""Rejection sampling: draw whole sequences again until the model finds them plausible.
+"""Rejection sampling: redraw entire sequences until the model finds them plausible.
 
     plausibility = exp( mean over the free positions i of log p^i ),  p^i as in `token_scores.py`;
     a sequence is accepted if its plausibility >= threshold.
 
 With enough tries the result has the sampler's distribution conditioned on acceptance. With a mask
-source acceptance is random, because the groups of `token_scores.py` are. If no try is accepted,
-the most plausible one is returned. Compared with resampling, which changes single tokens, rejection
-is stronger where no change of a single token corrects a sequence. Both need only the model itself.
+source acceptance is random, because the groups of `token_scores.py` are. If all tries are rejected,
+the most plausible one is returned. Unlike resampling, which changes single tokens, rejection also
+helps if no change of a single token would correct a sequence. Both need only the model itself.
 """
 
 from collections.abc import Callable
@@ -28,10 +28,10 @@ from cwdfm.source import Source
 
 # Default noise_fraction, by `source.marks_noise`.
 DEFAULTS = {False: 0.04, True: 0.125}
-_STEP = 2**32 - 1  # a step that no round of resampling has, so that the groups differ
+_STEP = 2**32 - 1  # larger than any round of resampling, whose groups therefore differ
 
-# Samples the sequences at some positions [A] of the batch (None for all) with a seed. The samples
-# include their plausibility.
+# Samples the sequences at the batch indices [A] (None for all) with this seed, and computes their
+# plausibility.
 Attempt = Callable[[Tensor | None, int], Samples]
 
 
@@ -39,7 +39,7 @@ Attempt = Callable[[Tensor | None, int], Samples]
 class Reject:
     """Reject samples with a plausibility below a threshold, and draw them again.
 
-    - `threshold`: lowest accepted plausibility. 0 accepts every sample, and only reports it.
+    - `threshold`: lowest accepted plausibility. 0 accepts all samples and reports plausibilities.
     - `max_tries`: maximum number of tries per sample. If all are rejected, the most plausible one
       is returned.
     - `noise_fraction`: fraction of noise that the model is conditioned on (see `token_scores.py`).
@@ -74,9 +74,9 @@ def plausibility(
 ) -> Tensor:
     """The plausibility [B] of finished sequences [B, N]: the geometric mean of the token scores.
 
-    `fixed` tokens do not count, and a completely fixed sequence has plausibility 1. Pass `Samples`,
-    which know their prompt tokens, or mark these as fixed, including a first token that the model
-    never draws. For the options see `cwdfm.sample`.
+    `fixed` tokens do not count, and a completely fixed sequence has plausibility 1. If `tokens` are
+    not `Samples`, which contain their prompt mask, mark the prompt tokens as fixed, including a
+    first token that the model never draws. See `cwdfm.sample` for the options.
     """
     return score_sequences(model, source, schedule, tokens, noise_fraction, **options)[0]
 
@@ -90,7 +90,7 @@ def score_sequences(
     noise_fraction: float | None,
     **options: Unpack[SampleOptions],
 ) -> tuple[Tensor, Tensor, int]:
-    """Return the plausibility [B], model evaluations [B] and the number of logit evaluations."""
+    """The plausibility [B], the model evaluations [B] and the number of logit evaluations."""
     check_flow_network(model)
     if noise_fraction is not None:
         check_noise_fraction(noise_fraction, 0.04)
@@ -117,7 +117,8 @@ def rejection_sample(
 ) -> Samples:
     """Return the first accepted try of each sequence, or else its most plausible one.
 
-    The statistics count all tries. `skip(k)` is called when k of the possible tries are not needed.
+    The statistics include all tries. `skip(k)` is called when k of the allowed tries turn out not
+    to be needed.
     """
     best = attempt(None, seed)
     pending_A = torch.arange(len(best.tokens), device=best.tokens.device)

@@ -1,15 +1,15 @@
-"""Resampling: draw low-confidence tokens of finished samples again, a few per round.
+"""Resampling: redraw low-confidence tokens of finished samples, a few per round.
 
-Token scores (see `token_scores.py`) show which tokens of a finished sequence do not fit the others.
-Each round draws some tokens of every sequence that has scores below a threshold:
+Token scores p^i (see `token_scores.py`) are low for tokens that are incompatible with the others.
+Each round redraws some tokens of every sequence that has scores below a threshold:
 
     r^i = 1 - p^i if p^i < threshold, else 0;
-    i ~ r / sum r;     x^i ~ p_{1|t}, the prediction at i, with temperature and nucleus.
+    i ~ r / sum r;     x^i ~ p_{1|t}, the prediction at i, with temperature and top_p.
 
-A sequence without tokens below the threshold is finished. Related methods also choose positions by
+A sequence without scores below the threshold is finished. Related methods also choose positions by
 confidence, but during sampling: informed correctors (Zhao et al. 2024) and path planning (Peng et
-al. 2025). Resampling makes everything that the model finds unlikely rarer, including correct but
-rare data. It improves samples, but does not preserve the data distribution.
+al. 2025). Resampling improves samples but does not preserve the data distribution: it makes
+everything that the model finds unlikely rarer, including correct but rare data.
 """
 
 from dataclasses import dataclass, replace
@@ -42,14 +42,14 @@ DEFAULTS = {False: (0.5, 0.8), True: (0.125, 0.05)}
 
 @dataclass(frozen=True)
 class Resample(Postprocess):
-    """Draw low-confidence tokens again.
+    """Redraw low-confidence tokens.
 
     - `rounds`: maximum number of rounds.
     - `noise_fraction`: fraction of noise that the model is conditioned on (see `token_scores.py`).
       The default is 0.5 with a uniform source, 0.125 with a mask source.
-    - `threshold`: tokens with a lower probability are drawn again. The default is 0.8 with a
-      uniform source, 0.05 with a mask source.
-    - `temperature`, `top_p`: options of the draws. The default is the solver's, or 1 without one.
+    - `threshold`: tokens with a lower probability are redrawn. The default is 0.8 with a uniform
+      source, 0.05 with a mask source.
+    - `temperature`, `top_p`: options of the draws. The default is the solver's, or 1 in `resample`.
     - `tokens_per_round`: maximum number of tokens per sequence and round.
     """
 
@@ -73,7 +73,7 @@ class Resample(Postprocess):
                 f"a uniform source, 0.05 with a mask source",
                 fields=("threshold",),
             )
-        _ = self.draw  # checks the temperature and the nucleus
+        _ = self.draw  # checks temperature and top_p
 
     @property
     def draw(self) -> DrawOptions:
@@ -113,11 +113,11 @@ def resample(
     config: Resample | None = None,
     **options: Unpack[SampleOptions],
 ) -> Samples:
-    """Resample low-confidence tokens of `tokens` [B, N], keeping those marked by `fixed`.
+    """Resample low-confidence tokens of `tokens` [B, N], except those marked by `fixed`.
 
-    Given the `Samples` themselves, their prompt tokens are kept too. The result of sequence i of a
-    seed does not depend on the other sequences. Sequences that are completely fixed are returned
-    unchanged. For the options see `cwdfm.sample`.
+    `fixed` defaults to the prompt tokens if `tokens` are `Samples`. The seed determines the result
+    of sequence i regardless of the other sequences. Completely fixed sequences are returned
+    unchanged. See `cwdfm.sample` for the options.
     """
     config = Resample() if config is None else config
     check_instance("config", config, Resample, "Resample(rounds=40, threshold=0.8)")
@@ -166,11 +166,11 @@ class _Batch:
     def run_round(
         self, scorer: TokenScorer, number: int, threshold: float, tokens_per_round: int
     ) -> None:
-        """Draw some tokens of every active sequence again, and deactivate finished sequences."""
+        """Redraw some tokens of every active sequence, and deactivate finished sequences."""
         x_AN, index_A = self.tokens[self.active], self.index[self.active]
         scores = scorer.score(x_AN, self.free[self.active], index_A, number, unit=self.unit)
         low_AN = scores.probability < threshold
-        # Exponential race with rates 1 - p: the first position is chosen in proportion to them.
+        # Exponential race with rates 1 - p: position i is first with probability r^i / sum r.
         u_AN = scorer.uniform(Purpose.ORDER, x_AN, index_A, number)
         clock_AN = torch.where(low_AN, -torch.log1p(-u_AN) / (1 - scores.probability), torch.inf)
         count = min(tokens_per_round, x_AN.shape[1])

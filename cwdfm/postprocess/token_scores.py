@@ -2,7 +2,7 @@
 
 With noise_fraction = 1 - kappa_t, the probability of the token at position i is
 
-    uniform source:  p_{1|t}(x^i | x), because the model is trained to tell data from noise;
+    uniform source:  p_{1|t}(x^i | x), because the model has learned to tell data from noise;
     mask source:     p_{1|t}(x^i | x with all tokens of i's group masked), for a random partition
                      of the positions into 1 / noise_fraction groups.
 
@@ -37,9 +37,9 @@ class TokenScores:
 
 
 class TokenScorer:
-    """Computes token scores of sequences of `length` tokens, and proposals with `draw`.
+    """Computes the token scores of sequences of `length` tokens, and proposals to replace them.
 
-    Without `draw` the proposals are the current tokens.
+    Without `draw`, the proposals are the current tokens.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class TokenScorer:
         draw: DrawOptions | None = None,
     ) -> None:
         self.model, self.source, self.seed, self.draw = model, source, derive_seed(seed, 0), draw
-        # A model with a uniform source can score the tokens it sees. Masked models need groups.
+        # With a uniform source the model scores the tokens in its input. With a mask source it
+        # predicts masked tokens only, so they are masked in groups.
         groups = min(length, max(1, round(1 / noise_fraction)))
         self.groups = groups if source.marks_noise else None
         kappa = 1 - (noise_fraction if self.groups is None else 1 / self.groups)
@@ -62,12 +63,12 @@ class TokenScorer:
     def score(
         self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, step: int, *, unit: int = 1
     ) -> TokenScores:
-        """Score the free tokens of the sequences numbered index_A [A].
+        """Score the free tokens of the sequences x_AN with global sample numbers index_A [A].
 
         `step` seeds the random draws. The batch is padded to a multiple of `unit` sequences.
         """
         size, padding = len(x_AN), -len(x_AN) % unit
-        x_AN, free_AN, index_A = (_pad(each, padding) for each in (x_AN, free_AN, index_A))
+        x_AN, free_AN, index_A = (_pad(x, padding) for x in (x_AN, free_AN, index_A))
         u_AN = self.uniform(Purpose.PROPOSAL, x_AN, index_A, step)
         t_A = torch.full((len(x_AN),), self.t, dtype=torch.float64, device=x_AN.device)
         probability_AN, proposal_AN = torch.ones_like(u_AN), x_AN
@@ -89,13 +90,13 @@ class TokenScorer:
         )
 
     def uniform(self, purpose: Purpose, x_AN: Tensor, index_A: Tensor, step: int) -> Tensor:
-        """Draw uniform variables [A, N]."""
+        """Uniform draws [A, N]."""
         return uniform_BN(self.seed, purpose, index_A, step, x_AN.shape[1])
 
     def _inputs(
         self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, step: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the positions to score and the model's input for them, both [A, N]."""
+        """Yield masks of positions to score and the model's input for each, both [A, N]."""
         if self.groups is None:
             yield free_AN, x_AN
             return

@@ -1,7 +1,8 @@
 """The solver interface: `init` creates a state and `step` advances it from t to t_next.
 
-A `State` holds everything the next step needs. Diagnostics of a step are returned separately, as
-`Info`. The loop over a time grid is in `sample.py`; `init` and `step` can also be called by hand.
+A `State` holds everything the next step needs; diagnostics of a step are returned separately, as
+`Info`. `sample.py` runs the loop over a time grid, but `init` and `step` can also be called
+directly.
 
 Shapes: B batch, N sequence length.
 """
@@ -45,9 +46,9 @@ class State:
     updates: Tensor  # [B, N] int32: number of times each token changed
     loops: Tensor  # [B, N] int32: number of changes that restored the previous data token
     previous: Tensor  # [B, N] int64: the data token replaced by the last change; -1 if none
-    start_survival: float = 1.0  # 1 - kappa at the time when all free coordinates were noise
+    start_survival: float = 1.0  # 1 - kappa at the start time, when all free coordinates are noise
     prompted: Tensor | None = None  # [B] bool: sequences with a prompt; None if there are none
-    memory: Any = None  # what the solver itself remembers of earlier steps; None at first
+    memory: Any = None  # solver-specific state from earlier steps; None at the start
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,14 @@ class Info:
     backward: Tensor  # [B, N] bool: tokens that a corrector returned to the source
     logit_evaluations: int  # positions at which logits were computed
     evaluated: Tensor  # [B] bool or int64: number of model evaluations of each sequence
-    alpha: Tensor | None = None  # [B, N] float64: the weights used, if the solver has them
+    alpha: Tensor | None = None  # [B, N] float64: the context weights, if they were computed
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawOptions:
-    """Options of the categorical draws. Every sampler has these fields.
+    """Options of the categorical draws, shared by all samplers.
 
-    Tokens are drawn from softmax(logits / temperature), restricted to the `top_p` nucleus, by
+    Tokens are drawn from softmax(logits / temperature), restricted to the `top_p` nucleus, using
     uniforms rounded to `dtype`. Temperature 0 takes the most likely token. Weights and scores
     always use the unmodified logits.
     """
@@ -81,7 +82,7 @@ class DrawOptions:
 
     @property
     def fusible(self) -> bool:
-        """Whether `head_draw`, which does not store the logits, supports these options."""
+        """Whether `head_draw`, which draws without storing the logits, supports these options."""
         return self.temperature > 0 and self.top_p == 1 and self.dtype == torch.float64
 
     def draw(self, logits_KV: Tensor, u_K: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class DrawOptions:
         )
 
     def probabilities(self, logits_KV: Tensor) -> Tensor:
-        """The distributions that `draw` draws from, float64 [K, V]."""
+        """The distributions that `draw` samples from, float64 [K, V]."""
         if self.temperature == 0:
             return F.one_hot(logits_KV.argmax(-1), logits_KV.shape[-1]).double()
         p_KV = (logits_KV.double() / self.temperature).softmax(-1)
@@ -103,7 +104,7 @@ class DrawOptions:
 
 @dataclass(frozen=True)
 class Reveals:
-    """Reveals of a whole time grid, drawn before the model is evaluated."""
+    """The reveal step of every coordinate, drawn before the model is evaluated."""
 
     step: Tensor  # [B, N] int64: the step at which each coordinate is revealed; -1 if never
     draw: DrawOptions  # how the revealed tokens are drawn
@@ -125,8 +126,8 @@ class Solver(ABC):
         """Create the state at t = 0: noise from the source, and the prompt where `fixed` is True.
 
         A sample depends only on its global number in index_B [B] and on the seed. `prompt` and
-        `fixed` are [B, N] or [N]. With a mask source `fixed` may be omitted: all tokens except the
-        mask id are then kept.
+        `fixed` are [B, N] or [N]. With a mask source, `fixed` defaults to all tokens except the
+        mask.
         """
         check_instance("source", source, Source, "MaskSource(vocab_size=30)")
         check_instance("index_B", index_B, Tensor, "torch.arange(4)")
@@ -137,7 +138,7 @@ class Solver(ABC):
         shape = (len(index_B), length)
         noise_BN = source.noise(index_B, length, seed=seed)
         prompt_BN, fixed_BN = broadcast_prompt(source, shape, prompt, fixed, index_B.device)
-        prompted_B = fixed_BN[:, 1:].any(1)  # a first token alone may belong to every sequence
+        prompted_B = fixed_BN[:, 1:].any(1)  # a fixed first token (BOS) alone is not a prompt
         zeros_BN = torch.zeros(shape, dtype=torch.int32, device=index_B.device)
         return State(
             tokens=torch.where(fixed_BN, prompt_BN, noise_BN),
@@ -171,10 +172,10 @@ class Solver(ABC):
     def precompute_reveals(
         self, source: Source, schedule: Schedule, state: State, times: Sequence[float]
     ) -> Reveals | None:
-        """Draw the step at which each coordinate is revealed, for a whole grid of times.
+        """Draw the step of the time grid at which each coordinate is revealed.
 
-        This is possible only if each coordinate jumps at most once, and at a step that does not
-        depend on the model. The default is None: not possible. See `precomputed.py`.
+        Returns None unless every coordinate jumps at most once, at a step that does not depend on
+        the model. See `precomputed.py`.
         """
         return None
 
@@ -191,9 +192,9 @@ def with_draw_options(solver: Solver, **options: Any) -> Solver:
 
 
 def advance(source: Source, state: State, tokens_BN: Tensor) -> State:
-    """Return the state after a step to tokens_BN [B, N], with updated statistics.
+    """The state after a step to tokens_BN [B, N], with updated statistics.
 
-    Loops ignore masks: the changes a -> mask -> a are a loop, and mask -> a -> mask are not.
+    Loops ignore masks: a -> mask -> a is a loop, and mask -> a -> mask is not.
     """
     changed_BN = tokens_BN != state.tokens
     restored_BN = changed_BN & (tokens_BN == state.previous)
@@ -228,7 +229,7 @@ def broadcast_prompt(
         if fixed_BN is None:
             raise InputError(
                 f"with {source} the prompt does not show which of its tokens to keep: pass fixed= "
-                f"with True at those positions"
+                f"with True at the positions to keep"
             )
     else:
         fixed_BN = _broadcast("fixed", fixed, shape, device)

@@ -1,7 +1,7 @@
-"""Corrections: which tokens an Euler step takes back, so that errors can be repaired.
+"""Corrections: backward jumps in an Euler step, which re-noise revealed tokens to correct errors.
 
-A correction raises the rate of forward jumps and returns tokens to the source in exchange. Its
-backward jumps compensate the additional forward jumps, so the marginals p_t stay the same.
+A correction raises the rate of forward jumps and adds backward jumps that return tokens to the
+source. The two compensate each other, so the marginals p_t stay the same.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ MAX_HAZARD = 700.0  # exp(-700) is the smallest probability of a float64 without
 
 
 class Correction(ABC):
-    """What an `Euler` step takes back. Subclasses are frozen dataclasses."""
+    """The backward jumps of an `Euler` step. Subclasses are frozen dataclasses."""
 
     @property
     def needs_prediction(self) -> bool:
@@ -34,27 +34,28 @@ class Correction(ABC):
         return False
 
     def check(self, source: Source) -> None:  # noqa: B027 (most corrections support all sources)
-        """Raise an error if samples from this source are not supported."""
+        """Raise an InputError if the correction does not support this source."""
 
     def times(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
-        """The times of the path at the grid's times t and t_next."""
+        """Map the grid times t and t_next to times of the path."""
         return t, t_next
 
     def score(self, source: Source, kappa: float) -> RowScore | None:
-        """What the correction reads from the model's predictions."""
+        """A score of the model's predictions that `hazards` or `remember` needs, if any."""
         return None
 
     @abstractmethod
     def hazards(
         self, step: Step, span: tuple[float, float], forward: float, exact: bool, score: Tensor
     ) -> tuple[float | Tensor, Tensor]:
-        """The forward and backward hazards of a step along `span` = (t, t_next), up to [B, N].
+        """The forward and backward hazards of a step over `span` = (t, t_next).
 
-        `forward` is the hazard without a correction, and integrated if `exact`.
+        Both broadcast to [B, N]. `forward` is the hazard without a correction, integrated over the
+        step if `exact`.
         """
 
     def remember(self, state: State, jump_BN: Tensor, score_BN: Tensor) -> Tensor | None:
-        """What the next step needs to know about the scores of this step's jumps."""
+        """The value of `State.memory` for the next step, from the scores of this step's jumps."""
         return None
 
 
@@ -95,7 +96,7 @@ class Corrector(Correction):
         if self.weight is not None and source.marks_noise:
             raise InputError(
                 f"a corrector with a weight needs the prediction of every token from the others, "
-                f"which a model with {source} gives at masks only; use a uniform source, or "
+                f"which a model with {source} provides at masks only; use a uniform source, or "
                 f"Euler(weight=...), which is exact with a mask source"
             )
 
@@ -121,7 +122,7 @@ class Corrector(Correction):
     def hazards(
         self, step: Step, span: tuple[float, float], forward: float, exact: bool, score: Tensor
     ) -> tuple[float | Tensor, Tensor]:
-        # The part p_0(x^i) of the backward velocity keeps the current token: no jump.
+        # With probability p_0(x^i) the source returns the current token, which is no jump.
         renoise_BN = step.source.renoise_probability(step.tokens)
         backward_BN = self.backward_hazard(step.schedule, *span, exact) * renoise_BN
         backward_BN = backward_BN * ~step.state.fixed
@@ -131,9 +132,9 @@ class Corrector(Correction):
         return forward * (1 + self.strength(span[0]) * w_BN), backward_BN * w_BN
 
     def backward_hazard(self, schedule: Schedule, t: float, t_next: float, exact: bool) -> float:
-        """(a_t - 1) kappa'_t / kappa_t, multiplied by the step size, or integrated if `exact`.
+        """(a_t - 1) kappa'_t / kappa_t, times the step size, or integrated if `exact`.
 
-        At kappa_t = 0 the state is pure noise, which re-noising does not change: the hazard is 0.
+        0 at kappa_t = 0, where the state is pure noise, whose distribution re-noising preserves.
         """
         kappa = float(schedule.kappa(t))
         if kappa == 0:
@@ -150,15 +151,15 @@ class Remask(Correction):
     """Remask revealed tokens in each step (ReMDM, Wang et al. 2025); for a mask source.
 
     In a step from kappa to kappa' a revealed token is masked with probability sigma, and a masked
-    one is revealed with probability (kappa' - (1 - sigma) kappa) / (1 - kappa), so a fraction
-    kappa' is revealed afterwards, for every sigma up to sigma_max = min(1, (1 - kappa') / kappa).
+    one is revealed with probability (kappa' - (1 - sigma) kappa) / (1 - kappa). The expected
+    revealed fraction is then kappa' for every sigma up to sigma_max = min(1, (1 - kappa') / kappa).
 
     - `rule`: "cap" for sigma = min(eta, sigma_max), "rescale" for sigma = eta sigma_max. With
       "confidence", sigma = eta sigma_max is divided among the revealed tokens in proportion to
       exp(-p), where p is the probability with which a token was drawn: on average a sequence loses
       at most one token per step, which the forward jumps do not replace.
-    - `loop`: None, or (first, last, kappa): remask only between the grid's times `first` and
-      `last`, during which the path waits at kappa. All other steps proceed without remasking.
+    - `loop`: None, or (first, last, kappa): remask only between the grid times `first` and `last`,
+      while the path stays at kappa. Other steps do not remask.
     """
 
     rule: Literal["cap", "rescale", "confidence"] = "cap"
@@ -180,8 +181,8 @@ class Remask(Correction):
     def check(self, source: Source) -> None:
         if not source.marks_noise:
             raise InputError(
-                f"Remask returns tokens to the mask, and {source} has none; use Corrector, which "
-                f"returns them to noise"
+                f"Remask needs a mask token, and {source} has none; use Corrector, which re-noises "
+                f"tokens"
             )
 
     def times(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
@@ -210,7 +211,7 @@ class Remask(Correction):
         revealed_BN = (~step.movable & ~step.state.fixed).double()
         if self.rule != "confidence":
             masked = float(step.schedule.survival(span[0]))
-            left = (stay - sigma * kappa) / masked  # probability that a mask stays
+            left = (stay - sigma * kappa) / masked  # probability that a mask stays masked
             forward = min(-log(left), MAX_HAZARD) if left > 0 else MAX_HAZARD
             return forward, _hazard(sigma) * revealed_BN
         if step.state.memory is None:
@@ -227,13 +228,13 @@ class Remask(Correction):
 
 
 def leave_out(logits_kV: Tensor, current_k: Tensor, kappa: float, vocab_size: int) -> Tensor:
-    """Logits of p(x_1^i | x_t^-i) from those of p(x_1^i | x_t), with a uniform source.
+    """Convert logits of p(x_1^i | x_t) to logits of p(x_1^i | x_t^-i), for a uniform source.
 
-    By Bayes' rule the current token's logit is smaller by log(1 + V kappa / (1 - kappa)).
+    By Bayes' rule, the current token's logit decreases by log(1 + V kappa / (1 - kappa)).
     """
-    column_k1 = current_k[:, None]
-    amount = torch.full_like(column_k1, -evidence(kappa, vocab_size), dtype=logits_kV.dtype)
-    return logits_kV.scatter_add(1, column_k1, amount)
+    current_k1 = current_k[:, None]
+    change_k1 = torch.full_like(current_k1, -evidence(kappa, vocab_size), dtype=logits_kV.dtype)
+    return logits_kV.scatter_add(1, current_k1, change_k1)
 
 
 def _drawn_probability(logits_kV: Tensor, current_k: Tensor, drawn_k: Tensor) -> Tensor:
@@ -241,5 +242,5 @@ def _drawn_probability(logits_kV: Tensor, current_k: Tensor, drawn_k: Tensor) ->
 
 
 def _hazard(probability: float) -> float:
-    """The hazard of an event with this probability."""
+    """The hazard H of an event with probability 1 - exp(-H), at most MAX_HAZARD."""
     return MAX_HAZARD if probability >= 1 else min(-log1p(-probability), MAX_HAZARD)

@@ -6,7 +6,8 @@ coordinate jumps to its proposal xhat_1^i ~ p_{1|t}^i if E^i < alpha^i H, that i
 
 If alpha does not depend on the logits of this step, the jumps are drawn before the model is
 evaluated. Logits are then computed only at coordinates that jump, and sequences without a jump are
-skipped; the distribution is the same. With a mask source the jumps of all steps can be drawn first.
+skipped, without changing the distribution. With a mask source the jumps of all steps can be drawn
+in advance.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from cwdfm.source import Source
 from cwdfm.weight import Weight
 from cwdfm.weight.base import terms
 
-DENSE = 5.0  # expected jumps per sequence above which nearly every sequence has a jump
+DENSE = 5.0  # expected jumps per sequence from which on nearly every sequence has a jump
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Euler(DrawOptions, StepSolver):
     - `weight`: None for the plain Euler solver; Neighbor or Entropy for the paper's solvers.
     - `hazard`: "euler" for H = (t' - t) lambda_t, as in the paper; "integrated" for
       H = log((1 - kappa_t) / (1 - kappa_t')), which is exact for constant alpha at no extra cost.
-    - `counted`: True lets as many coordinates jump as without a weight: those with the smallest
-      E / alpha. False is the paper's rule: each coordinate jumps independently with probability
-      1 - exp(-alpha H). Fewer coordinates then jump than without a weight if alpha H is not small,
-      and the last step reveals all remaining ones at once.
+    - `counted`: False is the paper's rule: each coordinate jumps independently with probability
+      1 - exp(-alpha H). Unless alpha H is small, fewer coordinates jump than without a weight, and
+      the last step reveals all remaining ones at once. True keeps the number of jumps that would
+      occur without a weight, and moves the coordinates with the smallest E / alpha.
     - `corrector`: re-noises tokens (see `Corrector` and `Remask`). The weight multiplies the
       forward rates only.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
@@ -91,9 +92,8 @@ class Euler(DrawOptions, StepSolver):
             t, t_next = correction.times(step.schedule, t, t_next)
             score = correction.score(source, float(step.schedule.kappa(t)))
         forward = self._hazard(step.schedule, t, t_next)
-        marked, survival = source.marks_noise, 1.0
-        if marked:
-            survival = float(step.schedule.survival(t))
+        marked = source.marks_noise
+        survival = float(step.schedule.survival(t)) if marked else 1.0
 
         def jumps(
             masked_BN: Tensor, prediction: Tensor | float, score: Tensor
@@ -104,7 +104,7 @@ class Euler(DrawOptions, StepSolver):
             return self._jumps(state, masked_BN, prediction, *hazards)
 
         weight = self.weight if self.weight is not None and self.weight.needs_logits else None
-        scores = [each for each in (weight, score) if each is not None]
+        scores = [item for item in (weight, score) if item is not None]
         needs_prediction = correction is not None and correction.needs_prediction
         if (self.weight is None or (marked and weight is None)) and not needs_prediction:
             # Draw the jumps first, then evaluate the model only there.
@@ -163,11 +163,12 @@ class Euler(DrawOptions, StepSolver):
         forward_hazard: float | Tensor,
         backward_BN: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Draw which coordinates jump forward and backward within the step, each bool [B, N].
+        """Draw which coordinates jump within the step.
 
-        The third value is alpha [B, N], or None if it was not computed.
-        `prediction_score` is the contribution of the logits to the log-weight, [B, N] or 0. The
-        infinite forward hazard of the last step moves all coordinates, independently of alpha.
+        Returns the forward and the backward jumps, both bool [B, N], and alpha [B, N], or None if
+        alpha was not computed. `prediction_score` is the contribution of the logits to the
+        log-weight, [B, N] or 0. In the last step, whose forward hazard is infinite, all coordinates
+        jump, regardless of alpha.
         """
         if isinstance(forward_hazard, float) and forward_hazard == inf:
             return torch.ones_like(state.fixed), torch.zeros_like(state.fixed), None
@@ -192,9 +193,9 @@ class Euler(DrawOptions, StepSolver):
 def _race(
     state: State, alpha_BN: Tensor, forward_hazard: float | Tensor, backward_BN: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Draw forward jumps that precede any backward jump of the step, and backward jumps.
+    """Draw forward and backward jumps; a forward jump after the backward jump does not count.
 
-    A jump with hazard H happens at time E / H of the step, E ~ Exp(1).
+    A jump with hazard H happens at the fraction E / H of the step, with E ~ Exp(1).
     """
     forward_BN = alpha_BN * forward_hazard
     forward_clock_BN = exponential(state, Purpose.FORWARD)
@@ -210,11 +211,11 @@ def _race(
 def _counted(
     state: State, masked_BN: Tensor, log_weight_BN: Tensor, hazard: float | Tensor
 ) -> Tensor:
-    """The m coordinates with the smallest E / alpha, where m jumps occur without a weight.
+    """Draw m of the n masked coordinates, with m ~ Binomial(n, 1 - exp(-H)) as without a weight.
 
-    m ~ Binomial(n, 1 - exp(-H)) for n masked coordinates. This draws m coordinates without
-    replacement, with probabilities proportional to alpha. It works with log-weights, because the
-    alpha of steep weights underflow in float64.
+    The m coordinates with the smallest E / alpha are a draw without replacement, with probabilities
+    proportional to alpha. Log-weights are used because the alpha of steep weights underflows in
+    float64.
     """
     clock_BN = exponential(state, Purpose.FORWARD)
     count_B = ((exponential(state, Purpose.COUNT) < hazard) & masked_BN).sum(1)

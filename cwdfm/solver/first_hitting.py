@@ -22,19 +22,20 @@ class FirstHitting(DrawOptions, StepSolver):
     """Exact simulation of the chain with rates alpha^i(x_t) lambda_t (Zheng et al. 2024).
 
     With m masked coordinates the next jump has rate m lambda_t, because alpha averages to 1 over
-    them: the weight affects where the next jump happens, not when. With S = 1 - kappa,
+    them: the weight affects where the next jump happens, not when. With S = 1 - kappa, the time of
+    the next jump is
 
         S <- S u^(1/m),   u uniform,   t = kappa^-1(1 - S),
 
-    is the time of the next jump, and alpha^i / m the probability that coordinate i jumps. The token
-    is drawn from the model's prediction at that time. There is no discretization error.
+    and coordinate i jumps with probability alpha^i / m. Its token is drawn from the model's
+    prediction at that time. There is no discretization error.
 
     - `weight`: None for plain masked diffusion, or any context weight. Weights that need logits
-      evaluate them at every masked coordinate, other weights at one.
+      require them at every masked coordinate; otherwise they are computed at one.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
 
-    One step reveals one token of each sequence, independently of t and t_next. A finished sequence
-    needs no evaluations. The last step, to t_next = 1, reveals all remaining coordinates, so the
+    One step reveals one token of each sequence, regardless of t and t_next. Finished sequences are
+    not evaluated. The last step, to t_next = 1, reveals all remaining coordinates, so the
     simulation is exact only with at least as many steps as free coordinates.
     """
 
@@ -52,7 +53,7 @@ class FirstHitting(DrawOptions, StepSolver):
             rows = Positions.of(masked_BN)
             proposal_BN, (score_BN,) = step.propose(t_B, rows, self, (self.weight,))
             alpha_BN = self.weight.alpha(~masked_BN, score_BN, state.prompted)
-            chosen_BN = _next(state, alpha_BN, masked_BN)
+            chosen_BN = _choose_next(state, alpha_BN, masked_BN)
         else:
             # Choose the coordinates first, then evaluate the model only there.
             chosen_BN = masked_BN
@@ -60,7 +61,7 @@ class FirstHitting(DrawOptions, StepSolver):
                 alpha_BN = masked_BN.double()
                 if self.weight is not None:
                     alpha_BN = self.weight.alpha(~masked_BN, 0.0, state.prompted)
-                chosen_BN = _next(state, alpha_BN, masked_BN)
+                chosen_BN = _choose_next(state, alpha_BN, masked_BN)
             rows = Positions.of(chosen_BN)
             proposal_BN, _ = step.propose(t_B, rows, self)
         return step.finish(torch.where(chosen_BN, proposal_BN, state.tokens), rows)
@@ -69,25 +70,26 @@ class FirstHitting(DrawOptions, StepSolver):
 def hitting_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:
     """The time [B] of each sequence's next jump.
 
-    S at that time is start_survival times the product of u_k^(1/k) over k = F, F - 1, ..., m: one
-    factor for each past jump of the F free coordinates, and one for the next jump. The uniforms are
-    indexed by k, so the past enters only through the number m of masked coordinates.
+    At that time, S is start_survival times the product of u_k^(1/k) over k = F, F - 1, ..., m, with
+    one factor for each past jump of the F free coordinates and one for the next jump. The uniforms
+    are indexed by k, so the time depends on the past only through the number m of masked
+    coordinates.
     """
     k_N = torch.arange(1, masked_BN.shape[1] + 1, device=masked_BN.device)
     u_BN = uniform(state.seed, Purpose.HITTING, state.index[:, None], 0, k_N[None, :])
     masked_B1, free_B1 = masked_BN.sum(1, keepdim=True), (~state.fixed).sum(1, keepdim=True)
-    happened_BN = (masked_B1 <= k_N) & (k_N <= free_B1)
-    log_survival_B = torch.where(happened_BN, torch.log1p(-u_BN) / k_N, 0.0).sum(1)
+    included_BN = (masked_B1 <= k_N) & (k_N <= free_B1)
+    log_survival_B = torch.where(included_BN, torch.log1p(-u_BN) / k_N, 0.0).sum(1)
     kappa_B = -torch.expm1(log_survival_B + log(state.start_survival))
     return schedule.inverse(kappa_B).clamp(0.0, 1.0)
 
 
-def _next(state: State, alpha_BN: Tensor, masked_BN: Tensor) -> Tensor:
+def _choose_next(state: State, alpha_BN: Tensor, masked_BN: Tensor) -> Tensor:
     """Choose one masked coordinate per sequence with probability alpha^i / m, bool [B, N]."""
     active_A = masked_BN.any(1).nonzero()[:, 0]
     index_A = state.index[active_A]
     u_A = uniform(state.seed, Purpose.NEXT, index_A, state.step, torch.zeros_like(index_A))
-    place_A, _ = first_above(alpha_BN[active_A], u_A)
+    position_A, _ = first_above(alpha_BN[active_A], u_A)
     chosen_BN = torch.zeros_like(masked_BN)
-    chosen_BN[active_A, place_A] = True
+    chosen_BN[active_A, position_A] = True
     return chosen_BN

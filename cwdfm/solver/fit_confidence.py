@@ -1,4 +1,4 @@
-"""Fit weights to the errors of a model: `Learned` and `CalibratedEntropy`."""
+"""Fit the weights `Learned` and `CalibratedEntropy` to a model's predictions of held-out data."""
 
 from collections.abc import Iterator
 
@@ -28,15 +28,15 @@ def fit_confidence(
     scale: float = 1.0,
     seed: int = 0,
 ) -> Learned:
-    """Learn how likely a draw of the model is right, from data that it was not trained on.
+    """Fit the probability that a token drawn from the model is correct, on held-out data.
 
     Args:
         model: Maps tokens [B, N] and times [B] to logits [B, N, V] of p_{1|t}.
         source: The source distribution p_0.
         schedule: The schedule kappa.
         tokens: Held-out data, [B, N]. A few hundred sequences suffice.
-        fixed: Tokens that are always given, [B, N] or [N], such as a first token that the model
-            never predicts. They are not noised.
+        fixed: Tokens that are never noised, [B, N] or [N], such as a first token that the model
+            never predicts.
         times: The number of times, equally spaced in kappa. The model is evaluated once at each.
         scale: The exponent of the weight.
         seed: The random seed of the noise.
@@ -48,7 +48,7 @@ def fit_confidence(
     for logits_kV, x_1_k in predictions:
         inputs.append(features(logits_kV))
         log_p_kV = logits_kV.double().log_softmax(-1)
-        # The probability that a draw equals the data replaces the draw: less variance.
+        # Use the probability that a draw equals the data, not a draw: this reduces the variance.
         targets.append(log_p_kV.gather(1, x_1_k[:, None])[:, 0].exp())
     weight = fit_logistic(torch.cat(inputs), torch.cat(targets)).tolist()
     return Learned((weight[0], weight[1], weight[2], weight[3]), scale)
@@ -65,10 +65,10 @@ def fit_temperature(
     beta: float = 1.0,
     seed: int = 0,
 ) -> CalibratedEntropy:
-    """Entropies at the temperature under which data are most likely. Options: `fit_confidence`.
+    """Fit the temperature that maximizes the likelihood of held-out data; see `fit_confidence`.
 
-    With a uniform source the prediction includes the chance that the token is already right, so
-    all coordinates are compared, not only masked ones.
+    With a uniform source the prediction includes the probability that the current token is already
+    correct, so all coordinates are used, not only masked ones.
     """
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     masked = source.marks_noise
@@ -91,7 +91,10 @@ def held_out_predictions(
     seed: int,
     masked: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Predictions [k, V] for noised data, all or `masked` coordinates, and the data there [k]."""
+    """Yield chunks of predictions [k, V] for noised data, with the data tokens [k] as targets.
+
+    They cover the masked coordinates if `masked`, or else all free ones.
+    """
     check_flow_network(model)
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
@@ -99,8 +102,9 @@ def held_out_predictions(
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)
     shape = (len(tokens), tokens.shape[1])
-    given = torch.zeros_like(tokens[0], dtype=torch.bool) if fixed is None else fixed
-    _, fixed_BN = broadcast_prompt(source, shape, tokens, given, tokens.device)
+    if fixed is None:
+        fixed = torch.zeros_like(tokens[0], dtype=torch.bool)
+    _, fixed_BN = broadcast_prompt(source, shape, tokens, fixed, tokens.device)
     path = MixturePath(source, schedule)
     with evaluating(model):
         for step in range(times):

@@ -1,4 +1,4 @@
-"""Gibbs correction: after each step of a solver, draw some tokens again given all others."""
+"""Gibbs correction: after each step of a solver, redraw some tokens given all others."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -17,18 +17,18 @@ from cwdfm.solver.step import Step, StepSolver
 
 @dataclass(frozen=True)
 class Gibbs(StepSolver):
-    """A solver with a Gibbs correction after each of its steps but the last (informed correctors,
+    """A solver with a Gibbs correction after every step except the last (informed correctors,
     Zhao et al. 2024). It costs one more model evaluation per step.
 
-    The correction draws coordinates of the state x_t again, given all others:
+    The correction redraws coordinates of the state x_t given all others:
 
         mask source:     revealed x^i ~ p_{1|t}^i(. | x with i masked)
         uniform source:  x^i ~ kappa_t p(x_1^i = . | x^-i) + (1 - kappa_t) / V.
 
-    With one random token this is a Gibbs step, which leaves p_t invariant. Several tokens at once
-    treat them as independent.
+    With one random token this is a Gibbs step, which leaves p_t invariant. With several tokens,
+    they are redrawn independently of each other.
 
-    - `solver`: any solver of a flow. Its temperature and nucleus also apply here.
+    - `solver`: any solver of a flow. Its temperature and top_p also apply to the correction.
     - `tokens`: number of tokens per step.
     - `select`: "random" tokens, or, with a uniform source, those with the lowest probability given
       the others ("unlikely"), which corrects more errors but does not leave p_t invariant.
@@ -52,14 +52,16 @@ class Gibbs(StepSolver):
         if source.marks_noise and self.select == "unlikely":
             raise InputError(
                 f"select='unlikely' needs the prediction of every token from the others, which a "
-                f"model with {source} gives at masks only; use select='random', or PathPlanning"
+                f"model with {source} provides at masks only; use select='random', or PathPlanning"
             )
         flow = (step.model, source, step.schedule)
         after, info = self.solver.step(*flow, state, step.t, step.t_next)
         if step.last or step.t_next < self.begin:
             return after, info
         correction = Step(*flow, after, step.t_next, 1.0)
-        tokens_BN, rows = (self._masked if source.marks_noise else self._uniform)(correction)
+        tokens_BN, rows = (self._redraw_masked if source.marks_noise else self._redraw_uniform)(
+            correction
+        )
         changed_BN = tokens_BN != state.tokens
         corrected = replace(advance(source, after, tokens_BN), step=after.step)
         return corrected, replace(
@@ -77,10 +79,10 @@ class Gibbs(StepSolver):
     def _choose(self, rank_BN: Tensor, allowed_BN: Tensor) -> Tensor:
         """The `tokens` allowed coordinates of lowest rank, bool [B, N]."""
         rank_BN = torch.where(allowed_BN, rank_BN, inf)
-        low_BK, place_BK = rank_BN.topk(min(self.tokens, rank_BN.shape[1]), largest=False)
-        return torch.zeros_like(allowed_BN).scatter(1, place_BK, low_BK < inf)
+        low_BK, position_BK = rank_BN.topk(min(self.tokens, rank_BN.shape[1]), largest=False)
+        return torch.zeros_like(allowed_BN).scatter(1, position_BK, low_BK < inf)
 
-    def _masked(self, step: Step) -> tuple[Tensor, Positions]:
+    def _redraw_masked(self, step: Step) -> tuple[Tensor, Positions]:
         revealed_BN = ~step.movable & ~step.state.fixed
         chosen_BN = self._choose(step.uniform(Purpose.SELECT), revealed_BN)
         rows = Positions.of(chosen_BN)
@@ -89,7 +91,7 @@ class Gibbs(StepSolver):
         token_K = self._draw(logits_KV, rows.take(step.uniform(Purpose.REDRAW)))
         return rows.replace(step.tokens, token_K), rows
 
-    def _uniform(self, step: Step) -> tuple[Tensor, Positions]:
+    def _redraw_uniform(self, step: Step) -> tuple[Tensor, Positions]:
         free_BN, kappa = ~step.state.fixed, float(step.schedule.kappa(step.t))
         vocab = step.source.vocab_size
         rank_BN = step.uniform(Purpose.SELECT)
@@ -104,7 +106,7 @@ class Gibbs(StepSolver):
             chosen_BN = rows.mask
         token_K = self._draw(others_KV, rows.take(step.uniform(Purpose.REDRAW)))
         u_BN = step.uniform(Purpose.KEEP)
-        # A token is noise if u >= kappa, and the rest of u is uniform then.
+        # The token is noise if u >= kappa; (u - kappa) / (1 - kappa) is then uniform.
         noise_BN = ((u_BN - kappa) / (1 - kappa) * vocab).long().clamp(0, vocab - 1)
         drawn_BN = torch.where(u_BN < kappa, rows.replace(step.tokens, token_K), noise_BN)
         return torch.where(chosen_BN, drawn_BN, step.tokens), rows

@@ -1,13 +1,13 @@
-"""Jump your steps (Park et al. 2024): place the times of a grid where parallel draws cost least.
+"""Jump your steps (Park et al. 2024): the time grid with the smallest error of parallel draws.
 
-A step from t_a uses its prediction until the next time of the grid. At time t_j the state x_j would
-allow a better one. With rates lambda p(v), the Kullback-Leibler divergence between the chain and
-its simulation on a grid grows at the rate lambda_t D(a, j), where
+A step from t_a uses its prediction until the next grid time, although the state x_j at a later time
+t_j would allow a better one. With rates lambda p(v), the Kullback-Leibler divergence between the
+chain and its simulation on a grid grows at the rate lambda_t D(a, j), where
 
     D(a, j) = E sum_i [x_1^i != x_j^i] log(p_j(x_1^i) / p_a(x_1^i)) + p_j(x_j^i) - p_a(x_j^i).
 
-For a mask source the last two terms are zero. D is measured on data along noising paths that share
-their random draws, and dynamic programming finds the grid with the smallest sum over all its steps.
+For a mask source the last two terms are zero. D is estimated on data, noised at all times with the
+same random draws, and dynamic programming finds the grid with the smallest total cost.
 
 Shapes: M fine intervals, B sequences, N length.
 """
@@ -46,9 +46,9 @@ def jump_your_steps(
         schedule: The schedule kappa.
         tokens: Data, or samples of the model from many steps, [B, N]. A few dozen suffice.
         steps: The number of steps, at most `resolution`.
-        fixed: Tokens that are always given, [B, N] or [N]; the default is the prompt of `Samples`.
-        resolution: The number of times to choose from, equally spaced in kappa. The model is
-            evaluated once at each of them.
+        fixed: Tokens that are never noised, [B, N] or [N]; the default is the prompt of `Samples`.
+        resolution: The number of candidate times, equally spaced in kappa. The model is evaluated
+            once at each of them.
         seed: The random seed of the noise.
     """
     check_flow_network(model)
@@ -61,8 +61,8 @@ def jump_your_steps(
     check_tokens("tokens", x_1, source.vocab_size)
     if steps > resolution:
         raise InputError(
-            f"{steps} steps need at least as many times to choose from, got resolution="
-            f"{resolution}; set resolution={2 * steps}"
+            f"{steps} steps need at least as many candidate times, got resolution={resolution}; "
+            f"set resolution={2 * steps}"
         )
     x_1 = x_1.to(model_device(model) or x_1.device)
     times = time_grid(schedule, resolution, "kappa")
@@ -78,18 +78,18 @@ def step_costs(
     seed: int,
     fixed: Tensor | None = None,
 ) -> Tensor:
-    """The cost of a step from each of the times to each later one, [M, M + 1]; inf elsewhere."""
-    given = torch.zeros_like(x_1[0], dtype=torch.bool) if fixed is None else fixed
+    """The cost [M, M + 1] of a step from time i to time j, inf unless i < j."""
+    if fixed is None:
+        fixed = torch.zeros_like(x_1[0], dtype=torch.bool)
     shape = (len(x_1), x_1.shape[1])
-    _, fixed_BN = broadcast_prompt(path.source, shape, x_1, given, x_1.device)
+    _, fixed_BN = broadcast_prompt(path.source, shape, x_1, fixed, x_1.device)
     rows = Positions.of(~fixed_BN)
     vocab = path.source.vocab_size
     states, data, noise = [], [], []  # x_j, log p_j(x_1) and p_j(x_0), each [B N]
     with evaluating(model):
         for t in times[:-1].tolist():
             t_B = torch.full((len(x_1),), t, dtype=torch.float64, device=x_1.device)
-            # The same draws at every time.
-            sample = path.sample(x_1, t_B, seed=seed, fixed=fixed_BN)
+            sample = path.sample(x_1, t_B, seed=seed, fixed=fixed_BN)  # same draws at every time
             x_1_K, x_0_K = rows.take(x_1), rows.take(sample.x_0)
             parts = []
             for k, logits_kV in predict_logits(model, path.source, sample.x_t, t_B, rows):
@@ -100,7 +100,7 @@ def step_costs(
             states.append(rows.take(sample.x_t))
             data.append(torch.cat([part[0] for part in parts]))
             noise.append(torch.cat([part[1] for part in parts]))
-    x_MK, log_p_MK, noise_MK = (torch.stack(each) for each in (states, data, noise))
+    x_MK, log_p_MK, noise_MK = map(torch.stack, (states, data, noise))
     right_MK = x_MK == x_1_K
     p_MK = torch.where(right_MK, log_p_MK.exp(), noise_MK)  # p_j(x_j)
     moves_M = path.schedule.kappa(times).diff() / path.schedule.survival(times[:-1])
@@ -119,13 +119,11 @@ def best_path(cost: Tensor, steps: int) -> Tensor:
     """The indices 0 = i_0 < ... < i_steps = M with the smallest sum of costs, int64 [steps + 1]."""
     best = torch.full((cost.shape[1],), torch.inf, dtype=torch.float64)
     best[0] = 0.0
-    before = []
+    predecessors = []
     for _ in range(steps):
-        best, previous = (best[:-1, None] + cost).min(0)
-        before.append(previous)
-    place = cost.shape[1] - 1
-    chosen = [place]
-    for previous in reversed(before):
-        place = int(previous[place])
-        chosen.append(place)
-    return torch.tensor(chosen[::-1])
+        best, predecessor = (best[:-1, None] + cost).min(0)
+        predecessors.append(predecessor)
+    indices = [cost.shape[1] - 1]
+    for predecessor in reversed(predecessors):
+        indices.append(int(predecessor[indices[-1]]))
+    return torch.tensor(indices[::-1])

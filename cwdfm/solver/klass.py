@@ -20,11 +20,11 @@ from cwdfm.solver.unmasking_order import (
 
 @dataclass(frozen=True)
 class KLASS(DrawOptions, StepSolver):
-    """Reveal all masked coordinates with max p >= threshold and KL(p || p of the step before) < kl
-    in each of the last `history` steps; if there is none, the most confident one (Kim et al. 2025).
+    """Reveal all masked coordinates with max p >= threshold and KL(p || previous p) < kl in each of
+    the last `history` steps; if there is none, reveal the most confident one (Kim et al. 2025).
 
     The step size does not matter; the model is conditioned on the revealed fraction, as for `TopK`.
-    The predictions of the last step are kept: [B, N, V].
+    The predictions of the previous step are stored: [B, N, V].
 
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """

@@ -1,4 +1,4 @@
-"""Path planning: revealed tokens compete with new ones for their places."""
+"""Path planning (P2): a step keeps the best of the revealed and the newly drawn tokens."""
 
 from dataclasses import dataclass
 
@@ -26,8 +26,9 @@ class PathPlanning(DrawOptions, StepSolver):
     of a sequence's F free coordinates, by log p(drawn token) for masked ones and eta log p(current
     token) for revealed ones. All others are masked, even if they were revealed before.
 
-    The model must predict revealed tokens too: it was trained with a loss on all coordinates. Its
-    choice favors likely tokens, so the law is not the target's even for a perfect model.
+    The model must also predict revealed tokens, that is, be trained with a loss on all coordinates.
+    The selection favors likely tokens, so even a perfect model does not sample its target
+    distribution.
 
     - `eta`: how easily revealed tokens are masked again; 0 for never.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.

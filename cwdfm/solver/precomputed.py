@@ -1,11 +1,11 @@
 """Precomputed reveals: sampling when the reveal steps are drawn before the model is evaluated.
 
 With a mask source and a weight that needs no logits, the step at which a coordinate is revealed
-does not depend on the revealed tokens. All reveal steps are therefore drawn first. Sequences then
-do not have to advance in lockstep: in each round every sequence moves to its next step with a
-reveal, at its own time. The number of model evaluations of a batch is the largest number of such
-steps in any of its sequences, and no round waits for a result of the previous one. The samples are
-identical to those of the step-by-step loop.
+does not depend on the revealed tokens, so all reveal steps are drawn first. Sequences then do not
+have to advance in lockstep: in each round every sequence moves to its next step with a reveal, at
+its own time. The number of model evaluations of a batch is the largest number of such steps in any
+sequence, and the host never waits for the result of a round before it launches the next. The
+samples are identical to those of the step-by-step loop.
 
 Shapes: B batch, N length, R rounds, K coordinates revealed in a round, M = B N.
 """
@@ -27,13 +27,13 @@ GPU_BATCH_SIZES = 4  # distinct sizes of partial batches; a CUDA graph is captur
 
 
 def batch_unit(batch: int, device: torch.device) -> int:
-    """Sizes of partial batches are multiples of this unit."""
+    """The unit that the sizes of partial batches are multiples of."""
     return -(-batch // GPU_BATCH_SIZES) if device.type == "cuda" else 1
 
 
 @dataclass(frozen=True)
 class Round:
-    """The next reveals of every sequence that has any left."""
+    """The next reveals of every unfinished sequence."""
 
     rows: Positions
     step: Tensor  # [B] int64: the step of each sequence; its last step if it is finished
@@ -56,23 +56,21 @@ class Plan:
         # Coordinates grouped by round, in row-major order within a round.
         rank_M = rank_BN.flatten()
         sizes = rank_M[rank_M >= 0].bincount(minlength=size).tolist()
-        place_M = rank_M.argsort(stable=True)[int((rank_M < 0).sum()) :].to(device)
-        # Sort the sequences by their number of rounds: those still active are then a prefix.
+        flat_M = rank_M.argsort(stable=True)[int((rank_M < 0).sum()) :].to(device)
+        # Sort the sequences by their number of rounds, so that the active ones are a prefix.
         order_B = count_B.argsort(descending=True, stable=True).to(device)
         active = (count_B[None, :] > torch.arange(size)[:, None]).sum(1)
         unit = batch_unit(shape[0], device)
-        sizes_A = [min(shape[0], -(-some // unit) * unit) for some in active.tolist()]
+        batch_sizes = [min(shape[0], -(-count // unit) * unit) for count in active.tolist()]
         # The step of each sequence in each round. Finished sequences repeat their last step.
         round_BR = torch.minimum(torch.arange(size)[None, :], (count_B[:, None] - 1).clamp(min=0))
         step_RB = step_BN.gather(1, round_BR).T.contiguous()
         t_RB = torch.tensor(times, dtype=torch.float32)[step_RB].to(device)
-        parts = zip(place_M.split(sizes), sizes_A, step_RB.to(device), t_RB, strict=True)
-        rounds = [
-            Round(
-                Positions(shape, place_K, None if some == shape[0] else order_B[:some]), step_B, t_B
-            )
-            for place_K, some, step_B, t_B in parts
-        ]
+        parts = zip(flat_M.split(sizes), batch_sizes, step_RB.to(device), t_RB, strict=True)
+        rounds = []
+        for flat_K, batch_size, step_B, t_B in parts:
+            sequences = None if batch_size == shape[0] else order_B[:batch_size]
+            rounds.append(Round(Positions(shape, flat_K, sequences), step_B, t_B))
         return cls(rounds, count_B.to(device))
 
 
@@ -86,13 +84,13 @@ def run_plan(
 ) -> Tensor:
     """Run all rounds and return the finished tokens [B, N].
 
-    After each round `report` is called with the number of finished rounds.
+    `report` is called after each round with the number of finished rounds.
     """
     tokens_BN = state.tokens
-    for number, each in enumerate(plan.rounds, start=1):
-        current = replace(state, tokens=tokens_BN, step=state.step + each.step)
-        tokens_BN, _ = propose(model, source, current, each.t, each.rows, draw)
-        report(number)
+    for finished, round_ in enumerate(plan.rounds, start=1):
+        current = replace(state, tokens=tokens_BN, step=state.step + round_.step)
+        tokens_BN, _ = propose(model, source, current, round_.t, round_.rows, draw)
+        report(finished)
     return tokens_BN
 
 

@@ -18,7 +18,7 @@ from cwdfm.source import Source
 from cwdfm.weight import Weight
 from cwdfm.weight.base import checked_prediction_score
 
-# A score [k] of rows, from their logits [k, V], current tokens [k] and drawn tokens [k].
+# Maps logits [k, V], current tokens [k] and drawn tokens [k] to scores [k].
 RowScore = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -34,8 +34,8 @@ def propose(
     """Draw proposals xhat_1 ~ p_{1|t} at `rows`, and evaluate each score there.
 
     Proposals and scores are [B, N]. At all other positions the proposal is the current token and
-    the score 0. The model is conditioned on the times `t_B` [B]. Scores use the unmodified logits,
-    independently of the temperature. A score is a weight or a `RowScore`.
+    the score is 0. The model is conditioned on the times `t_B` [B]. A score is a weight or a
+    `RowScore`; it uses the unmodified logits, regardless of the temperature.
     """
     inputs = (model, source, state.tokens, t_B, rows)
     # Launch the model first: counting the rows may synchronize with the device.

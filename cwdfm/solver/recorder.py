@@ -1,6 +1,6 @@
-"""Records a generation while it runs.
+"""Recorders: collect the predictions and changes of every step while sequences are sampled.
 
-Shapes: R recorded sequences, N sequence length, K predictions or alternatives, V tokens.
+Shapes: R recorded sequences, N sequence length, K predictions, A alternatives, V tokens.
 """
 
 import math
@@ -20,7 +20,10 @@ from cwdfm.source import Source
 
 
 class Recorder:
-    """Collects the steps of R sequences. `see` takes the predictions of a step, `add` its end."""
+    """Collects the steps of R sequences.
+
+    For each step, `see` receives the model's predictions and `add` the resulting tokens.
+    """
 
     def __init__(self, source: Source, tokens_RN: Tensor, fixed_RN: Tensor) -> None:
         self.source, self.tokens, self.fixed = source, tokens_RN.clone(), fixed_RN
@@ -33,20 +36,20 @@ class Recorder:
 
     def _clear(self) -> None:
         shape, device = self.tokens.shape, self.tokens.device
-        K = min(ALTERNATIVES, self.source.vocab_size)
+        A = min(ALTERNATIVES, self.source.vocab_size)
         self._entropy_RN = torch.zeros(shape, device=device)
-        self._top_RNK = torch.zeros(*shape, K, dtype=torch.int64, device=device)
-        self._probability_RNK = torch.zeros(*shape, K, device=device)
+        self._top_RNA = torch.zeros(*shape, A, dtype=torch.int64, device=device)
+        self._probability_RNA = torch.zeros(*shape, A, device=device)
 
     def see(self, flat_K: Tensor, logits_KV: Tensor) -> None:
-        """Take the predictions at some positions, numbered 0..R*N-1."""
+        """Store the entropies and top tokens of the predictions at flat positions in 0..R*N-1."""
         log_p_KV = logits_KV.float().log_softmax(-1)
         p_KV = log_p_KV.exp()
         entropy_K = -torch.where(p_KV > 0, p_KV * log_p_KV, 0.0).sum(-1)
-        probability_KK, top_KK = p_KV.topk(self._top_RNK.shape[-1], dim=-1)
+        probability_KA, top_KA = p_KV.topk(self._top_RNA.shape[-1], dim=-1)
         self._entropy_RN.view(-1)[flat_K] = entropy_K
-        self._top_RNK.flatten(0, 1)[flat_K] = top_KK
-        self._probability_RNK.flatten(0, 1)[flat_K] = probability_KK
+        self._top_RNA.flatten(0, 1)[flat_K] = top_KA
+        self._probability_RNA.flatten(0, 1)[flat_K] = probability_KA
 
     def add(self, tokens_RN: Tensor, t: float, t_next: float, alpha_RN: Tensor | None) -> None:
         """Add the step that leads to these tokens."""
@@ -65,8 +68,8 @@ class Recorder:
                 "move_sequence": _int32(sequence_M),
                 "move_position": _int32(position_M),
                 "move_token": _int32(tokens_RN[moved_RN]),
-                "move_alternatives": _int32(self._top_RNK[moved_RN]),
-                "move_probabilities": self._probability_RNK[moved_RN].half().cpu().numpy(),
+                "move_alternatives": _int32(self._top_RNA[moved_RN]),
+                "move_probabilities": self._probability_RNA[moved_RN].half().cpu().numpy(),
             }
         )
         self.tokens = tokens_RN.clone()
@@ -74,14 +77,14 @@ class Recorder:
 
     def finish(self, **labels: Any) -> Recording:
         """The recording of all steps so far."""
-        moves: dict[str, Any] = {
-            name: np.concatenate([each[name] for each in self._moves]) for name in self._moves[0]
+        arrays: dict[str, Any] = {
+            name: np.concatenate([moves[name] for moves in self._moves]) for name in self._moves[0]
         }
         return Recording(
             start=self._start,
             fixed=self.fixed.cpu().numpy(),
             times=np.array(self._times),
-            **moves,
+            **arrays,
             entropy=np.stack(self._entropy),
             alpha=np.stack(self._alpha),
             vocab_size=self.source.vocab_size,
@@ -93,7 +96,7 @@ class Recorder:
 class FlowRecorder(Recorder):
     """A callback of `sample` that records the first `limit` sequences of a batch.
 
-    The model is evaluated once more per step, on these sequences only, for the entropies and
+    It evaluates the model once more per step, on these sequences only, to obtain entropies and
     alternatives. The samples do not change.
     """
 
@@ -103,7 +106,7 @@ class FlowRecorder(Recorder):
 
     @torch.no_grad()
     def __call__(self, state: State, info: Info) -> None:
-        """Record the step from the last state to this one."""
+        """Record the step from the previous state to this one."""
         x_RN, next_RN = self.tokens, state.tokens[: self._limit]
         rows = Positions.of(self.source.movable(x_RN, self.fixed) | (next_RN != x_RN))
         if len(rows):

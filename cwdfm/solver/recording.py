@@ -1,7 +1,7 @@
-"""Recordings: what every step of a generation did, for replay and analysis.
+"""Recordings: the token changes, entropies and weights of every sampling step, for replay.
 
 A recording stores the initial tokens and the moves, not every intermediate sequence, so its size
-grows with the number of changes. Entropies and weights are stored for all positions and steps with
+grows with the number of changes. Entropies and weights are stored for all positions and steps in
 8 bits each.
 
 Shapes: S steps, R recorded sequences, N sequence length, M moves, K alternatives per move.
@@ -27,7 +27,7 @@ MAX_SEQUENCES = 64
 MAX_BYTES = 2**30  # of the arrays of one recording
 # Weights are stored as 128 + 32 log2(alpha), which covers [1/16, 15]; 0 means none.
 ALPHA_ONE, ALPHA_SCALE = 128, 32
-# What zipfile, zlib, numpy and json raise for damaged files; encrypted ones are a RuntimeError.
+# Exceptions of zipfile, zlib, numpy and json for damaged files; RuntimeError for encrypted ones.
 _DAMAGE = (
     ValueError,
     LookupError,
@@ -58,7 +58,7 @@ class Recording:
     alpha: NDArray[np.uint8]  # [S, R, N] weights on a logarithmic scale, see `alphas`
     vocab_size: int
     mask_id: int = -1  # -1 without a mask token
-    labels: dict[str, Any] = field(default_factory=dict)  # model, solver, seed, kind of tokens, ...
+    labels: dict[str, Any] = field(default_factory=dict)  # model, solver, seed, tokenizer, ...
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -72,12 +72,12 @@ class Recording:
         return x
 
     def alphas(self) -> NDArray[np.float64]:
-        """The weights alpha [S, R, N], within a factor of 2^(1/64); NaN where there is none."""
+        """The weights alpha [S, R, N], up to a factor of 2^(1/64); NaN where none was computed."""
         level = self.alpha.astype(np.float64)
         return np.where(level > 0, 2 ** ((level - ALPHA_ONE) / ALPHA_SCALE), np.nan)
 
     def replaced(self, rows: Sequence[int], other: "Recording") -> "Recording":
-        """Replace these rows by the sequences of another recording with equal steps and length."""
+        """Replace the sequences `rows` by all sequences of `other`, of equal steps and length."""
         keep = ~np.isin(self.move_sequence, rows)
         own = {name: getattr(self, name)[keep] for name in _ARRAYS if name.startswith("move_")}
         new = {name: getattr(other, name) for name in own}
@@ -145,7 +145,7 @@ class Recording:
         return recording
 
     def _check(self) -> None:
-        """Raise a ValueError unless all arrays fit together."""
+        """Raise a ValueError unless shapes, dtypes and values of all arrays are consistent."""
         R, N = self.start.shape
         S, M = len(self.times) - 1, len(self.move_step)
         if min(R, N, S) < 1 or R > MAX_SEQUENCES:
@@ -201,12 +201,12 @@ def _check_range(name: str, values: NDArray[np.int32], bound: int) -> None:
 
 
 def check_record(record: int, shape: tuple[int, int], steps: int) -> int:
-    """The number of sequences to record of samples of a shape; True stands for all that fit."""
-    (batch, length), most = shape, MAX_SEQUENCES
+    """The number of sequences to record of `shape` = (B, N) samples; True for as many as fit."""
+    batch, length = shape
+    limit = MAX_SEQUENCES if record is True else record
     if not isinstance(record, bool):
         check_integer("record", record, 0, MAX_SEQUENCES)
-        most = record
-    count = min(batch, most) if record else 0
+    count = min(batch, limit) if record else 0
     if 2 * count * length * steps > MAX_BYTES:
         raise InputError(
             f"a recording of {count} sequences of {length} tokens and {steps} steps would exceed "

@@ -41,10 +41,10 @@ class Samples:
     loops: Tensor  # [B, N] int32: number of changes that restored the previous data token
     evaluations: Tensor  # [B] int64: number of model evaluations of each sequence
     logit_evaluations: int  # number of positions at which logits were computed, over all steps
-    plausibility: Tensor | None = None  # [B] float64, if it was computed: see `plausibility`
-    fixed: Tensor | None = None  # [B, N] bool: the tokens that were given; None if there were none
+    plausibility: Tensor | None = None  # [B] float64, if computed; see the function `plausibility`
+    fixed: Tensor | None = None  # [B, N] bool: the prompt tokens, if any
     recording: Recording | None = None  # every step of the first sequences, if recorded
-    # Turns ids into text, if the model has a tokenizer.
+    # Converts ids to text, if the model has a tokenizer.
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -52,7 +52,7 @@ class Samples:
         """The decoded samples of a model with a tokenizer."""
         if self.decode is None:
             raise InputError(
-                "these samples have tokens only, because their model has no tokenizer; decode "
+                "these samples have token ids only, because their model has no tokenizer; decode "
                 "`tokens` yourself, or use cwdfm.generate with a model returned by cwdfm.load"
             )
         return [self.decode(row) for row in self.tokens.tolist()]
@@ -67,9 +67,13 @@ class Samples:
         scores = [part.plausibility for part in parts if part.plausibility is not None]
         fixed = None
         if any(part.fixed is not None for part in parts):
-            none = (torch.zeros_like(part.tokens, dtype=torch.bool) for part in parts)
-            given = (part.fixed for part in parts)
-            fixed = torch.cat([n if f is None else f for f, n in zip(given, none, strict=True)])
+            masks = (
+                torch.zeros_like(part.tokens, dtype=torch.bool)
+                if part.fixed is None
+                else part.fixed
+                for part in parts
+            )
+            fixed = torch.cat(list(masks))
         return cls(
             tokens,
             updates,
@@ -85,9 +89,9 @@ class Samples:
     def replaced(
         self, index_A: Tensor, new: "Samples", where_A: Tensor | slice = slice(None)
     ) -> "Samples":
-        """The samples at index_A [A] replaced by new ones, or only those that where_A [A] marks.
+        """Replace the samples at index_A [A] by `new` ones, or only those that where_A [A] selects.
 
-        The evaluations of all old and new samples count.
+        The evaluations of all new samples are added to those of the old ones.
         """
         index_A = index_A.to(self.tokens.device)
         names = ("tokens", "updates", "loops", "plausibility", "fixed")
@@ -112,7 +116,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Start:
-    """Initial sequences at a time t > 0, in place of noise at t = 0."""
+    """Initial sequences at a time t, used instead of noise at t = 0."""
 
     tokens: Tensor  # [B, N] int64: x_t, including mask ids
     t: float
@@ -152,14 +156,14 @@ def sample(
         solver: The single-step method.
         shape: The number of samples B and the sequence length N.
         steps: The number of steps.
-        seed: The random seed. Sample i of a seed is always the same, independently of the other
-            samples and of `batch_size`.
+        seed: The random seed. It determines sample i regardless of the other samples and of
+            `batch_size`.
         grid: "t", "kappa", or a tensor of steps + 1 times (see `time_grid`).
         prompt: Prompt tokens, [B, N] or [N] (see `Solver.init`).
         fixed: Mask of the prompt tokens to keep, [B, N] or [N].
         index: Global sample numbers [B]. The default is 0..B-1.
         start: Sequences at a later time to start from. The grid then begins at that time, and
-            sequences without free coordinates are returned unchanged. Without `start` at least one
+            sequences without free coordinates are returned unchanged. Without `start`, at least one
             coordinate must be free.
         batch_size: The number of sequences per batch. The default is all of them.
         record: Record every step of the first `record` sequences of the first batch (see
@@ -204,7 +208,7 @@ def sample(
             if not parts:
                 check_split(model, state.tokens, times[0])
             recorder = FlowRecorder(model, source, state, record) if record and not parts else None
-            callbacks = [each for each in (recorder, callback) if each is not None]
+            callbacks = [function for function in (recorder, callback) if function is not None]
             reveals = (
                 None if callbacks else solver.precompute_reveals(source, schedule, state, times)
             )
@@ -217,14 +221,15 @@ def sample(
                     current, info = _check_step_result(solver, result, state)
                     evaluations_B += info.evaluated
                     logit_evaluations += info.logit_evaluations
-                    for each in callbacks:
-                        each(current, info)
+                    for function in callbacks:
+                        function(current, info)
                     if progress is not None:
                         progress(len(current.index))
                 counts = (current.updates, current.loops, evaluations_B, logit_evaluations)
                 recording = None if recorder is None else recorder.finish()
                 part = Samples(current.tokens, *counts, recording=recording)
-            check_rows(_wrong_sequences(source, state, part.tokens), partial(_wrong, solver))
+            invalid_B = _invalid_sequences(source, state, part.tokens)
+            check_rows(invalid_B, partial(_invalid_error, solver))
             parts.append(part)
     return replace(Samples.cat(parts), fixed=fixed)
 
@@ -236,22 +241,22 @@ def _check_step_result(solver: Solver, result: object, initial: State) -> tuple[
             x = state.tokens
             if isinstance(x, Tensor) and (x.shape, x.dtype) == (initial.tokens.shape, torch.int64):
                 return state, info
-            found = f"tokens that are {describe(x)}"
+            actual = f"tokens that are {describe(x)}"
         case _:
-            found = describe(result)
+            actual = describe(result)
     raise InputError(
         f"step of {solver} must return (State, Info) with int64 tokens of shape "
-        f"{tuple(initial.tokens.shape)}, got {found}; use advance() to make the next state"
+        f"{tuple(initial.tokens.shape)}, got {actual}; use advance() to create the next state"
     )
 
 
-def _wrong_sequences(source: Source, initial: State, tokens_BN: Tensor) -> Tensor:
-    """Finished sequences [B] with ids that are not data tokens, or with changed fixed tokens."""
+def _invalid_sequences(source: Source, initial: State, tokens_BN: Tensor) -> Tensor:
+    """Whether each finished sequence [B] has non-data tokens or changed fixed tokens."""
     outside_BN = (tokens_BN < 0) | (tokens_BN >= source.vocab_size)
     return (outside_BN | (initial.fixed & (tokens_BN != initial.tokens))).any(1)
 
 
-def _wrong(solver: Solver, bad: int, rows: int) -> InputError:
+def _invalid_error(solver: Solver, bad: int, rows: int) -> InputError:
     return InputError(
         f"{solver} returned {bad} of {rows} sequences with masks or ids that are not data tokens, "
         f"or with changed prompt tokens; its step must leave `state.fixed` coordinates as they "
@@ -260,7 +265,7 @@ def _wrong(solver: Solver, bad: int, rows: int) -> InputError:
 
 
 def batches(count: int, batch_size: int | None, device: torch.device) -> tuple[Tensor, ...]:
-    """Split the indices 0..count-1 into batches of `batch_size`. None is a single batch."""
+    """Split the indices 0..count-1 into batches of `batch_size`; None for a single batch."""
     size = count if batch_size is None else batch_size
     check_integer("batch_size", size)
     indices: tuple[Tensor, ...] = torch.arange(count, device=device).split(size)
@@ -268,7 +273,7 @@ def batches(count: int, batch_size: int | None, device: torch.device) -> tuple[T
 
 
 class ScaledProgress:
-    """Reports progress in units of the requested steps, regardless of the sampler's own unit."""
+    """Converts a sampler's own units of progress to the requested number of steps."""
 
     def __init__(self, progress: Progress | None, batch: int, steps: int, total: int) -> None:
         self.progress, self.batch, self.steps, self.total = progress, batch, steps, total
@@ -297,7 +302,7 @@ def _sample_reveals(
     tokens_BN = run_plan(model, source, reveals.draw, state, plan, scaled.update)
     scaled.update(rounds)
     updates_BN, loops_BN = (reveals.step >= 0).int(), torch.zeros_like(state.loops)
-    logit_evaluations = sum(len(each.rows) for each in plan.rounds)
+    logit_evaluations = sum(len(round_.rows) for round_ in plan.rounds)
     return Samples(tokens_BN, updates_BN, loops_BN, plan.evaluations, logit_evaluations)
 
 

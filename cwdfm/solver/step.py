@@ -1,4 +1,4 @@
-"""One step of a solver: its arguments as a record, and what solvers compute from them."""
+"""`Step`: the arguments of one solver step, and the computations that solvers share."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Step:
 
     @property
     def last(self) -> bool:
-        """Whether this step must reveal everything."""
+        """Whether this is the step to t = 1, which must reveal everything."""
         return self.t_next == 1
 
     @property
@@ -52,11 +52,11 @@ class Step:
 
     @cached_property
     def movable(self) -> Tensor:
-        """The coordinates that may move, bool [B, N]."""
+        """The coordinates that may change, bool [B, N]."""
         return self.source.movable(self.tokens, self.state.fixed)
 
     def times(self, t: float) -> Tensor:
-        """The same time for every sequence, float32 [B]."""
+        """The time t for every sequence, float32 [B]."""
         return torch.full((len(self.tokens),), t, dtype=torch.float32, device=self.tokens.device)
 
     def uniform(self, purpose: Purpose) -> Tensor:
@@ -75,11 +75,11 @@ class Step:
         draw: DrawOptions,
         scores: Sequence[Weight | RowScore] = (),
     ) -> tuple[Tensor, list[Tensor]]:
-        """Proposals and scores at `rows`: see `propose`."""
+        """Proposals and scores at `rows`: see `proposal.propose`."""
         return propose(self.model, self.source, self.state, t_B, rows, draw, scores)
 
     def logits(self, tokens_BN: Tensor, t_B: Tensor, rows: Positions) -> Tensor:
-        """The logits [K, V] of `rows`, all of them stored, for the states tokens_BN at t_B."""
+        """The logits [K, V] at `rows` for the sequences tokens_BN at times t_B, stored in full."""
         inputs = (self.model, self.source, tokens_BN, t_B, rows)
         chunks = [logits_kV for _, logits_kV in predict_logits(*inputs)]
         empty = torch.empty(0, self.source.vocab_size, device=tokens_BN.device)
@@ -94,7 +94,7 @@ class Step:
     ) -> tuple[State, Info]:
         """The next state, and the diagnostics of a step that evaluated the model at `evaluated`.
 
-        Changes are forward moves, unless `backward` [B, N] marks them.
+        Changed tokens count as forward jumps, except where `backward` [B, N] is True.
         """
         changed_BN = tokens_BN != self.tokens
         back_BN = torch.zeros_like(changed_BN) if backward is None else backward & changed_BN
@@ -112,7 +112,7 @@ class Step:
 
 
 class StepSolver(Solver):
-    """A solver whose step is a function of a `Step`."""
+    """A solver that implements `take(step)` on a validated `Step`."""
 
     @torch.no_grad()
     def step(
@@ -132,6 +132,6 @@ class StepSolver(Solver):
 
 
 def exponential(state: State, purpose: Purpose) -> Tensor:
-    """Exp(1) draws [B, N] of the next step of a state."""
+    """Exp(1) draws [B, N] for the next step of a state."""
     length = state.tokens.shape[1]
     return -torch.log1p(-uniform_BN(state.seed, purpose, state.index, state.step, length))

@@ -1,18 +1,17 @@
-"""Two-stage solvers (Ren et al. 2025): a second prediction, made within the step, corrects it.
+"""Two-stage solvers (Ren et al. 2025): a second prediction within the step corrects the first.
 
-Both work in the clock of the integrated hazard, in which a coordinate jumps at rate alpha^i to a
-token drawn from p^i = p_{1|t}^i(. | x). Stage one jumps from x to y with the rates of x, for a
-fraction theta of the hazard H. Stage two combines the rates of x and of y at the middle time:
+Time is measured by the integrated hazard, in which a coordinate jumps at rate alpha^i to a token
+drawn from p^i = p_{1|t}^i(. | x). Stage one jumps from x to y with the rates of x, for a fraction
+theta of the hazard H. Stage two combines the rates of x with those of y at the intermediate time:
 
     trapezoidal:  from y, for (1 - theta) H:   (a alpha*^i p*^i - (a - 1) alpha^i p^i)_+,
                   a = 1 / (2 theta (1 - theta))
     RK2:          from x, for H:               c alpha*^i p*^i + (1 - c) alpha^i p^i,
                   c = 1 / (2 theta)
 
-where * marks what belongs to y. Rates are functions of the token, so jumps depend on both
-predictions. The last step reveals everything with one prediction.
+where * marks the quantities of y. The last step reveals everything with one prediction.
 
-The logits of coordinates that may jump are stored: [K, V].
+The logits of the K coordinates that may jump are stored: [K, V].
 """
 
 from abc import abstractmethod
@@ -45,17 +44,20 @@ class TwoStage(DrawOptions, StepSolver):
 
     @abstractmethod
     def check_theta(self) -> None:
-        """Raise an error unless theta is in its range."""
+        """Raise an InputError unless theta is in the range of the method."""
 
     @property
     @abstractmethod
     def coefficients(self) -> tuple[float, float]:
-        """The coefficients of the rates of y and of x in the second stage."""
+        """The coefficients (of y, of x) of the rates in the second stage."""
 
     @property
     @abstractmethod
     def continues(self) -> bool:
-        """Whether the second stage continues from y for the rest of the step, or repeats it."""
+        """Whether the second stage starts from y and covers the rest of the step.
+
+        Otherwise it starts again from x and covers the entire step.
+        """
 
     def take(self, step: Step) -> tuple[State, Info]:
         source, x_BN = step.source, step.tokens
@@ -69,7 +71,7 @@ class TwoStage(DrawOptions, StepSolver):
             )
         hazard = float(step.schedule.integrated_hazard(step.t, step.t_next))
         first, second = self.theta * hazard, (1 - self.theta if self.continues else 1.0) * hazard
-        on_y, on_x = self.coefficients
+        factor_y, factor_x = self.coefficients
         needs_logits = self.weight is not None and self.weight.needs_logits
         survival = step.schedule.survival(step.t) * torch.tensor(-first).exp()
         middle = float(step.schedule.inverse(1 - survival))
@@ -77,40 +79,44 @@ class TwoStage(DrawOptions, StepSolver):
         rows_x = Positions.of(step.movable)
         if needs_logits:
             logits_KV = step.logits(x_BN, step.times(step.t), rows_x)
-            alpha_BN = self._alpha(step, step.movable, rows_x, logits_KV)
+            alpha_x_BN = self._alpha(step, step.movable, rows_x, logits_KV)
         else:
-            alpha_BN = self._alpha(step, step.movable)
-        jump_BN = step.movable & (step.exponential(Purpose.FORWARD) < alpha_BN * first)
-        left_BN = step.movable & ~jump_BN if source.marks_noise else step.movable
-        again_BN = left_BN if self.continues else step.movable  # where the second stage may jump
-        if not needs_logits:  # the rates are bounded before the model is evaluated
-            after_BN = self._alpha(step, left_BN).where(left_BN, alpha_BN)
-            bound_BN = on_y * after_BN + max(on_x, 0.0) * alpha_BN
-            again_BN = again_BN & (clock_BN < bound_BN * second)
-            rows_x = Positions.of(jump_BN | again_BN)
+            alpha_x_BN = self._alpha(step, step.movable)
+        jump_BN = step.movable & (step.exponential(Purpose.FORWARD) < alpha_x_BN * first)
+        movable_y_BN = step.movable & ~jump_BN if source.marks_noise else step.movable
+        # The coordinates that may jump in the second stage. If alpha needs no logits, it bounds the
+        # rates before the model is evaluated, which excludes some of them.
+        second_BN = movable_y_BN if self.continues else step.movable
+        if not needs_logits:
+            alpha_y_BN = self._alpha(step, movable_y_BN).where(movable_y_BN, alpha_x_BN)
+            bound_BN = factor_y * alpha_y_BN + max(factor_x, 0.0) * alpha_x_BN
+            second_BN = second_BN & (clock_BN < bound_BN * second)
+            rows_x = Positions.of(jump_BN | second_BN)
             logits_KV = step.logits(x_BN, step.times(step.t), rows_x)
         u_K = rows_x.take(step.uniform(Purpose.PROPOSAL))
         y_BN = torch.where(jump_BN, rows_x.replace(x_BN, self.draw(logits_KV, u_K)), x_BN)
 
-        again, where = Positions.of(again_BN), rows_x.flat
-        p_KV = self.probabilities(logits_KV[torch.searchsorted(where, again.flat)])
-        q_KV, rows_y = p_KV.clone(), again
+        rows = Positions.of(second_BN)
+        p_KV = self.probabilities(logits_KV[torch.searchsorted(rows_x.flat, rows.flat)])
+        q_KV, rows_y = p_KV.clone(), rows
         if not self.continues:  # a jump of the first stage does not change its own rate
-            rows_y = Positions.of(again_BN & ~jump_BN)
+            rows_y = Positions.of(second_BN & ~jump_BN)
         logits_y_KV = step.logits(y_BN, step.times(middle), rows_y)
-        q_KV[torch.searchsorted(again.flat, rows_y.flat)] = self.probabilities(logits_y_KV)
+        q_KV[torch.searchsorted(rows.flat, rows_y.flat)] = self.probabilities(logits_y_KV)
         if needs_logits:
-            after_BN = self._alpha(step, left_BN, rows_y, logits_y_KV).where(left_BN, alpha_BN)
-        x_rate_KV = again.take(alpha_BN)[:, None] * p_KV
-        rate_KV = (on_y * again.take(after_BN)[:, None] * q_KV + on_x * x_rate_KV).clamp(min=0)
-        moves_K = again.take(clock_BN) < rate_KV.sum(1) * second
-        # A row without any rate does not move; ones only keep its draw defined.
+            alpha_y_BN = self._alpha(step, movable_y_BN, rows_y, logits_y_KV)
+            alpha_y_BN = alpha_y_BN.where(movable_y_BN, alpha_x_BN)
+        rate_x_KV = rows.take(alpha_x_BN)[:, None] * p_KV
+        rate_y_KV = rows.take(alpha_y_BN)[:, None] * q_KV
+        rate_KV = (factor_y * rate_y_KV + factor_x * rate_x_KV).clamp(min=0)
+        moves_K = rows.take(clock_BN) < rate_KV.sum(1) * second
+        # Rows that do not jump may have no positive rate; ones keep their draw well-defined.
         mass_KV = torch.where(moves_K[:, None], rate_KV, 1.0)
-        u_K = again.take(step.uniform(Purpose.RENOISE))
+        u_K = rows.take(step.uniform(Purpose.RENOISE))
         token_K = sample_categorical(mass_KV.log(), u_K, dtype=self.dtype)
         base_BN = y_BN if self.continues else x_BN
-        token_K = torch.where(moves_K, token_K, again.take(base_BN))
-        return step.finish(again.replace(base_BN, token_K), rows_x, rows_y)
+        token_K = torch.where(moves_K, token_K, rows.take(base_BN))
+        return step.finish(rows.replace(base_BN, token_K), rows_x, rows_y)
 
     def _alpha(
         self,
@@ -119,7 +125,7 @@ class TwoStage(DrawOptions, StepSolver):
         rows: Positions | None = None,
         logits_KV: Tensor | None = None,
     ) -> Tensor:
-        """alpha [B, N] of the masked coordinates, from logits at `rows` if it needs any."""
+        """alpha [B, N] of the masked coordinates, from the logits at `rows` if they are needed."""
         if self.weight is None:
             return masked_BN.double()
         score: Tensor | float = 0.0
@@ -130,7 +136,7 @@ class TwoStage(DrawOptions, StepSolver):
 
 @dataclass(frozen=True)
 class ThetaTrapezoidal(TwoStage):
-    """The theta-trapezoidal method; see the module.
+    """The theta-trapezoidal method; see the module docstring.
 
     It has order two as long as no rate of the second stage is negative, that is, as long as one
     jump changes the probabilities of other tokens by less than a factor of about two. Otherwise it
@@ -159,8 +165,8 @@ class ThetaTrapezoidal(TwoStage):
 
 @dataclass(frozen=True)
 class ThetaRK2(TwoStage):
-    """The theta-RK2 method; see the module. A coordinate that jumps in the first stage keeps its
-    own rate in the second, where the jump is undone.
+    """The theta-RK2 method; see the module docstring. The second stage undoes the jumps of the
+    first; a coordinate that jumped in the first stage keeps its own rate in the second.
 
     Its order is one: simultaneous jumps of the second stage are independent (see docs/method.md).
     Prefer `ThetaTrapezoidal`.

@@ -1,8 +1,8 @@
 """Unmasking orders: solvers that choose which coordinates to reveal next.
 
 With a mask source and the true posterior, revealing one coordinate at a time samples the data
-distribution in any order. The order may depend on anything known before the tokens are drawn: on
-the model's prediction, but not on the proposed tokens.
+distribution, whatever the order. The order may depend on everything known before the token is
+drawn, such as the model's prediction, but not on the proposed tokens.
 """
 
 from abc import abstractmethod
@@ -22,7 +22,7 @@ from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight, Weight
 
 Score = Literal["confidence", "margin", "entropy"]
 Order = Score | Weight
-MIN_LOG_WEIGHT = -1e13  # stands in for -inf: lower than the largest scale times any length
+MIN_LOG_WEIGHT = -1e13  # replaces -inf: below the negative of the largest scale times any length
 
 # Confidence scores of a prediction p: max p, p(best) - p(second best), -H(p). Higher is better.
 SCORES: dict[Score, PredictionWeight] = {
@@ -34,14 +34,14 @@ SCORES: dict[Score, PredictionWeight] = {
 
 @dataclass(frozen=True)
 class BestFirst(DrawOptions, StepSolver):
-    """Reveal masked coordinates in an order: by a score, or at random in proportion to a weight.
+    """Reveal the best masked coordinates, by a score or by a random order weighted by alpha.
 
-    The model is conditioned on t = kappa^-1(fraction of the free coordinates that is revealed),
-    separately for each sequence. The last step, to t_next = 1, reveals all remaining coordinates.
-    A finished sequence needs no further evaluations.
+    The model is conditioned on t = kappa^-1(revealed fraction of the free coordinates), separately
+    for each sequence. The last step, to t_next = 1, reveals all remaining coordinates. Finished
+    sequences are not evaluated.
 
-    With a uniform source, which some solvers support, every step decides about all free coordinates
-    anew: those it reveals get their proposals, and the others fresh noise.
+    Some solvers support a uniform source. Every step then reconsiders all free coordinates:
+    revealed ones take their proposals, and the others fresh noise.
     """
 
     renoises: ClassVar[bool] = False  # whether a uniform source is supported
@@ -50,7 +50,7 @@ class BestFirst(DrawOptions, StepSolver):
     @property
     @abstractmethod
     def order(self) -> Order:
-        """What sorts the coordinates."""
+        """The score or weight that sorts the coordinates."""
 
     @property
     @abstractmethod
@@ -59,10 +59,10 @@ class BestFirst(DrawOptions, StepSolver):
 
     @abstractmethod
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
-        """How many of the masked_B [B] coordinates a step to t_next < 1 reveals, int64 [B].
+        """The number of the masked_B [B] coordinates that a step to t_next < 1 reveals, int64 [B].
 
-        `scored` are the `scores` [B, N] in the order of the coordinates; those of coordinates that
-        are not masked come last. `stay` is the fraction of the free_B [B] coordinates that the path
+        `scored` holds the `scores` [B, N], sorted in the order of revealing, with coordinates that
+        are not masked last. `stay` is the fraction of the free_B [B] coordinates that the path
         leaves masked at t_next.
         """
 
@@ -92,7 +92,7 @@ class BestFirst(DrawOptions, StepSolver):
         order_BN = best_first(state, score_BN, masked_BN)
         count_B = masked_B
         if not step.last:
-            scored = [each_BN.gather(1, order_BN) for each_BN in scored[: len(self.scores)]]
+            scored = [x_BN.gather(1, order_BN) for x_BN in scored[: len(self.scores)]]
             stay = float(step.schedule.survival(step.t_next)) / state.start_survival
             count_B = self.count(free_B, masked_B, scored, stay).minimum(masked_B)
         chosen_BN = first_of(order_BN, count_B)
@@ -223,19 +223,19 @@ class Threshold(BestFirst):
 
 
 def remaining(free_B: Tensor, stay: float) -> Tensor:
-    """How many of free_B [B] coordinates stay masked: a fraction `stay`, rounded down."""
+    """The number of masked coordinates: the fraction `stay` of free_B [B], rounded down."""
     # The tolerance keeps floor() exact when rounding puts an integer slightly below itself.
     return (free_B.double() * stay + 1e-6).floor().long()
 
 
 def check_order(name: str, order: Order) -> None:
-    """Raise an error unless this is a score's name or a weight."""
+    """Raise an InputError unless `order` is a weight or the name of a score."""
     if not isinstance(order, Weight):
         check_choice(name, order, tuple(SCORES))
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raise an error unless this is a probability in (0, 1]."""
+    """Raise an InputError unless the value is a probability in (0, 1]."""
     if not is_number(value) or not 0 < value <= 1:
         raise InputError(f"{name} must be a probability in (0, 1], got {value!r}", fields=(name,))
 
@@ -247,7 +247,7 @@ def revealed_time(step: Step, masked_B: Tensor, free_B: Tensor) -> Tensor:
 
 
 def masked_positions(solver: Solver, step: Step) -> Tensor:
-    """The coordinates that are still masked, bool [B, N]. Requires a mask source."""
+    """The coordinates that are still masked, bool [B, N]. Raises InputError for other sources."""
     if not step.source.marks_noise:
         raise InputError(
             f"{type(solver).__name__} reveals each token once, and {step.source} does not mark "
@@ -257,7 +257,7 @@ def masked_positions(solver: Solver, step: Step) -> Tensor:
 
 
 def best_first(state: State, score_BN: Tensor, masked_BN: Tensor) -> Tensor:
-    """Sort the coordinates by descending score, int64 [B, N], masked coordinates first.
+    """The coordinates sorted by descending score, int64 [B, N], masked coordinates first.
 
     Ties are broken at random.
     """
@@ -269,6 +269,6 @@ def best_first(state: State, score_BN: Tensor, masked_BN: Tensor) -> Tensor:
 
 def first_of(order_BN: Tensor, count_B: Tensor) -> Tensor:
     """Mark the first count_B coordinates of each sequence's order, bool [B, N]."""
-    place_N = torch.arange(order_BN.shape[1], device=order_BN.device)
-    first_BN = place_N < count_B[:, None]
+    rank_N = torch.arange(order_BN.shape[1], device=order_BN.device)
+    first_BN = rank_N < count_B[:, None]
     return torch.zeros_like(first_BN).scatter(1, order_BN, first_BN)

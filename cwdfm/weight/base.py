@@ -1,13 +1,13 @@
 """Context weights alpha: the relative rates of masked coordinates.
 
-A weight assigns a log-weight to each coordinate. Then
+A weight assigns a log-weight to each coordinate, and
 
     alpha^i = exp(log-weight^i) / mean over masked j of exp(log-weight^j)
 
-so that alpha averages to exactly 1 over the masked coordinates. This is the first condition of
-Theorem 1: it preserves the total rate, and with it the law of the number of revealed coordinates.
-The second condition, equivariance under circular shifts and dependence on the reveal mask only,
-also preserves the marginal of every coordinate. A weight that satisfies it is `equivariant`.
+averages to exactly 1 over the masked coordinates. This is the first condition of Theorem 1: it
+preserves the total rate, and with it the distribution of the number of revealed coordinates. The
+second condition, that alpha depends on the reveal mask only and is equivariant under circular
+shifts, also preserves the marginal of every coordinate. Weights that satisfy it are `equivariant`.
 
 Shapes: B batch, N length, V data tokens.
 """
@@ -112,15 +112,15 @@ class Weight(ABC):
         prediction_score_BN: Tensor | float = 0.0,
         prompted_B: Tensor | None = None,
     ) -> Tensor:
-        """The log-weight [B, N], float64. Scores of classes outside this package are checked.
+        """The log-weight [B, N], float64. Scores of classes outside this package are validated.
 
         `prompted_B` [B] marks sequences with a prompt, which use the weight `with_prompt()`.
         """
-        score_BN = checked_score(self, "context_score", revealed_BN, revealed_BN.shape)
-        other = self if prompted_B is None else self.with_prompt()
-        if prompted_B is not None and other is not self:
-            other_BN = checked_score(other, "context_score", revealed_BN, revealed_BN.shape)
-            score_BN = torch.where(prompted_B[:, None], other_BN, score_BN)
+        shape = revealed_BN.shape
+        score_BN = checked_score(self, "context_score", revealed_BN, shape)
+        if prompted_B is not None and (variant := self.with_prompt()) is not self:
+            variant_BN = checked_score(variant, "context_score", revealed_BN, shape)
+            score_BN = torch.where(prompted_B[:, None], variant_BN, score_BN)
         log_weight_BN = score_BN + prediction_score_BN
         if not is_builtin(*terms(self)):
             top_B = log_weight_BN.masked_fill(revealed_BN, -torch.inf).amax(1)
@@ -129,7 +129,7 @@ class Weight(ABC):
         return log_weight_BN
 
     def with_prompt(self) -> "Weight":
-        """The weight for sequences that contain a prompt: this one, unless it says otherwise."""
+        """The weight to use for sequences with a prompt; by default this one."""
         return self
 
     def _not_finite(self, bad: int, rows: int) -> InputError:
@@ -140,13 +140,16 @@ class Weight(ABC):
         )
 
     def __add__(self, other: "Weight") -> "Sum":
-        """The weight whose log-weight is the sum of both."""
+        """Add the log-weights, which multiplies the weights."""
         check_instance("the other term", other, Weight, "Entropy(1.0)")
         return Sum((self, other))
 
 
 def checked_score(weight: Weight, name: str, x: Tensor, shape: torch.Size) -> Tensor:
-    """The score weight.name(x), float64; InputError if it does not have this shape."""
+    """Call the method `name` of a weight on x; raise InputError unless its score has this shape.
+
+    The score is converted to float64.
+    """
     score = getattr(weight, name)(x)
     if not isinstance(score, Tensor) or score.shape != shape or score.is_complex():
         raise InputError(
@@ -162,7 +165,7 @@ def checked_prediction_score(weight: Weight, logits: Tensor) -> Tensor:
 
 
 def normalize(log_weight_BN: Tensor, over_BN: Tensor) -> Tensor:
-    """exp(log_weight) scaled to mean 1 over the mask `over_BN`, in log space; 0 if it is empty."""
+    """exp(log_weight), scaled to mean 1 over the mask `over_BN`; rows with an empty mask are 0."""
     size_B1 = over_BN.sum(1, keepdim=True).double()
     log_sum_B1 = log_weight_BN.masked_fill(~over_BN, -torch.inf).logsumexp(1, keepdim=True)
     alpha_BN = (log_weight_BN - log_sum_B1 + size_B1.log()).exp()
@@ -170,7 +173,7 @@ def normalize(log_weight_BN: Tensor, over_BN: Tensor) -> Tensor:
 
 
 class ContextWeight(Weight):
-    """A weight of the reveal mask only, known before the model is called."""
+    """A weight that depends on the reveal mask only, so that the model need not be called first."""
 
     needs_logits = False
 
@@ -179,10 +182,10 @@ class ContextWeight(Weight):
 
 
 class PredictionWeight(Weight):
-    """A weight of the model's prediction only."""
+    """A weight that depends on the model's prediction only."""
 
     needs_logits = True
-    equivariant = False  # the model may prefer positions or values, which changes the marginals
+    equivariant = False  # the model may favor positions or tokens, which changes the marginals
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         return torch.zeros(revealed_BN.shape, dtype=torch.float64, device=revealed_BN.device)
@@ -190,15 +193,13 @@ class PredictionWeight(Weight):
 
 @dataclass(frozen=True)
 class Sum(Weight):
-    """The sum of the scores of several weights, written as `Neighbor(...) + Entropy(...)`."""
+    """The sum of several log-weights, written as `Neighbor(...) + Entropy(...)`."""
 
     terms: tuple[Weight, ...]
 
     def __post_init__(self) -> None:
-        tuple_of_weights = isinstance(self.terms, tuple) and all(
-            isinstance(term, Weight) for term in self.terms
-        )
-        if not tuple_of_weights or not self.terms:
+        valid = isinstance(self.terms, tuple) and all(isinstance(t, Weight) for t in self.terms)
+        if not valid or not self.terms:
             raise InputError(f"terms must be a tuple of weights, got {self.terms!r}")
 
     @property
@@ -231,7 +232,7 @@ class Sum(Weight):
 
 
 def terms(weight: Weight | None) -> Iterator[Weight]:
-    """The terms of a weight, with nested sums (a + b + c) flattened; nothing for None."""
+    """The terms of a weight, with nested sums such as a + b + c flattened; none for None."""
     if isinstance(weight, Sum):
         for term in weight.terms:
             yield from terms(term)

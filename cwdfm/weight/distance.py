@@ -15,9 +15,9 @@ from cwdfm.weight.neighbor import WindowBoundary
 class Distance(ContextWeight):
     """alpha^i ~ exp(-scale * min(d^i, radius)), d^i = distance to the nearest revealed coordinate.
 
-    This is the paper's second proxy for uncertainty. The paper finds that it saturates early, hence
-    the cap `radius`. Distances are circular with boundary="circular", and measured within the
-    sequence with "cut"; for "auto" see `Neighbor`.
+    This is the paper's second proxy for uncertainty. `radius` caps the distance because, as the
+    paper finds, the proxy saturates early. Distances wrap around with boundary="circular", but not
+    with "cut"; for "auto" see `Neighbor`.
     """
 
     scale: float = 1.0
@@ -43,14 +43,15 @@ class Distance(ContextWeight):
         """Distance to the nearest revealed coordinate, capped at the radius, int64 [B, N]."""
         length = revealed_BN.shape[1]
         copies = 3 if self.boundary != "cut" else 1
-        line = revealed_BN.repeat(1, copies)
-        before, after = self._since_revealed(line), self._since_revealed(line.flip(1)).flip(1)
+        tiled_BL = revealed_BN.repeat(1, copies)
+        before = self._since_revealed(tiled_BL)
+        after = self._since_revealed(tiled_BL.flip(1)).flip(1)
         nearest = torch.minimum(before, after)
         middle = nearest[:, length : 2 * length] if copies == 3 else nearest
         return middle.clamp(max=self.radius)
 
     def _since_revealed(self, revealed_BL: Tensor) -> Tensor:
-        """The distance to the last revealed coordinate on the left; above the cap if none."""
-        place_L = torch.arange(revealed_BL.shape[1], device=revealed_BL.device)
-        last_BL = torch.where(revealed_BL, place_L, -self.radius).cummax(dim=1).values
-        return place_L - last_BL
+        """The distance to the nearest revealed coordinate on the left; >= radius if none."""
+        position_L = torch.arange(revealed_BL.shape[1], device=revealed_BL.device)
+        last_BL = torch.where(revealed_BL, position_L, -self.radius).cummax(dim=1).values
+        return position_L - last_BL

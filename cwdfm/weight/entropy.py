@@ -9,7 +9,7 @@ from cwdfm.errors import check_scale
 from cwdfm.ops.precision import sum_dtype
 from cwdfm.weight.base import PredictionWeight
 
-MIN_ENTROPY = 1e-6  # nats; bounds the weight of EntropyInverse
+MIN_ENTROPY = 1e-6  # in nats; keeps the weight of EntropyInverse finite
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Entropy(PredictionWeight):
 
 @dataclass(frozen=True)
 class EntropyInverse(PredictionWeight):
-    """alpha^i ~ 1 / H(p^i), the form in the paper's main text; H is at least MIN_ENTROPY."""
+    """alpha^i ~ 1 / max(H(p^i), MIN_ENTROPY), the form in the paper's main text."""
 
     needs_only_summary = True
 

@@ -20,12 +20,13 @@ WindowBoundary = Literal["auto", "circular", "cut"]
 class Neighbor(ContextWeight):
     """alpha^i ~ exp(scale * n^i), n^i = number of revealed coordinates within `radius` of i.
 
-    `boundary`: a "circular" window makes the first and the last coordinate neighbors, as Theorem 1
-    requires; "cut" stops it at the ends of the sequence. "auto" is circular, except that solvers
-    cut the windows of sequences with a prompt, whose end must not count as next to the prompt's
-    beginning. A fixed first token alone is not a prompt. On a 2-D `grid` = (height, width),
-    flattened row by row, the window is a square of side 2 radius + 1. `center`: whether a revealed
-    coordinate counts itself, which matters only for its weight in a loss.
+    - `boundary`: with "circular" windows the first and the last coordinate are neighbors, as
+      Theorem 1 requires; "cut" truncates windows at the ends of the sequence. "auto" is circular,
+      except that solvers truncate the windows of sequences with a prompt, because their end is not
+      next to the beginning of the prompt. A fixed first token alone is not a prompt.
+    - `grid`: (height, width) of a 2-D grid, flattened in row-major order; the window is then a
+      square of side 2 radius + 1.
+    - `center`: whether a revealed coordinate counts itself. This affects only its weight in a loss.
     """
 
     radius: int = 1
@@ -70,13 +71,13 @@ class Neighbor(ContextWeight):
         return count_BN if self.center else count_BN - revealed_BN.long()
 
     def neighbors(self, length: int) -> Tensor:
-        """The K neighbors of each coordinate, int64 [N, K], excluding itself; -1 past a cut end."""
+        """The K neighbors of each coordinate, excluding itself, int64 [N, K]; -1 past a cut end."""
         axes = self._axes(length)
         sizes = torch.tensor(axes)
         steps = [range(-r, r + 1) for r in map(self._axis_radius, axes)]
         offsets_KA = torch.tensor([o for o in product(*steps) if any(o)])
-        places_NA = torch.cartesian_prod(*map(torch.arange, axes)).reshape(length, len(axes))
-        target_NKA = places_NA[:, None, :] + offsets_KA
+        positions_NA = torch.cartesian_prod(*map(torch.arange, axes)).reshape(length, len(axes))
+        target_NKA = positions_NA[:, None, :] + offsets_KA
         inside_NK = ((target_NKA >= 0) & (target_NKA < sizes)).all(-1)
         strides = torch.tensor([1] if len(axes) == 1 else [axes[1], 1])
         index_NK = ((target_NKA % sizes) * strides).sum(-1)
@@ -105,7 +106,7 @@ class Neighbor(ContextWeight):
         return min(self.radius, max(1, size - 1))
 
     def _window_sum(self, x: Tensor) -> Tensor:
-        """Sums over windows of 2 r + 1 along the last axis, as differences of a cumulative sum."""
+        """Sums over windows of size 2 r + 1 along the last axis, from a cumulative sum."""
         r = self._axis_radius(x.shape[-1])
         if self.boundary != "cut":
             x = torch.cat([x[..., -r:], x, x[..., :r]], dim=-1)
@@ -119,9 +120,10 @@ class Neighbor(ContextWeight):
 class NeighborShare(ContextWeight):
     """alpha^i ~ n^i, the number of revealed coordinates within `radius` of i.
 
-    This is the form in the paper's main text. A coordinate without a revealed neighbor has weight 0
-    and waits, if necessary until the last step. Where nothing is revealed, as at t = 0, the formula
-    is 0 / 0, and all weights are equal. (Otherwise some masked coordinate has a revealed neighbor.)
+    This is the form in the paper's main text. A coordinate without a revealed neighbor has weight
+    0: it is not revealed before it has one, except in the last step. If nothing is revealed, as at
+    t = 0, the formula is 0 / 0, and all weights are set equal. (Otherwise some masked coordinate
+    has a revealed neighbor.)
     """
 
     radius: int = 1
@@ -145,5 +147,5 @@ class NeighborShare(ContextWeight):
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         count_BN = self.window.count(revealed_BN)
-        some_B1 = revealed_BN.any(1, keepdim=True)
-        return torch.where(some_B1, count_BN.double().log(), 0.0)
+        any_revealed_B1 = revealed_BN.any(1, keepdim=True)
+        return torch.where(any_revealed_B1, count_BN.double().log(), 0.0)
