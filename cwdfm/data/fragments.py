@@ -1,9 +1,10 @@
 """Templates that keep fragments of a molecule and leave the rest free.
 
-A fragment is a SMILES string. Marks `*` say where it is extended: 'c1ccc(*)cc1'. Without marks it
-is extended at atoms that have a hydrogen atom, chosen at random for each sample; atoms with given
-stereochemistry are not. Every sample has its own template: the canonical SMILES, with holes of
-random length in place of the marks. How the fragment was written does not matter.
+A fragment is a SMILES string. Marks `*` say where it is extended: 'c1ccc(*)cc1'. They may be
+numbered, as in '[*:1]' and '[1*]'; the numbers are ignored. Without marks a fragment is extended at
+atoms that have a hydrogen atom, chosen at random for each sample; atoms with given stereochemistry
+are not. Every sample has its own template: the canonical SMILES, with holes of random length in
+place of the marks. How the fragment was written does not matter.
 """
 
 import re
@@ -16,13 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.smiles import SmilesTokenizer, parse
+from cwdfm.data.smiles import SmilesTokenizer, invalid_reason, parse
 from cwdfm.data.tokenizer import Tokenizer, hole_size
 from cwdfm.errors import InputError, check_integer, load_extra
 
 MAX_POINTS = 3  # where a scaffold without marks is extended
 _SPELLINGS = 32
 _RARE = 1e-6  # probability of a length that does not occur, for fragments longer than the data
+# An atom in place of the hole between two fragments. A canonical SMILES begins with it only if all
+# others have more neighbors, so templates begin like the data: inside a fragment, at its end.
+_MIDDLE = "[999Te]"
 _RANGE = re.compile(r"\*\{(\d*),(\d*)\}")
 
 
@@ -41,15 +45,15 @@ def parse_fragment(smiles: str, name: str = "fragment") -> Any:
                 f"two with a linker",
                 fields=(name, "linker"),
             )
+        for atom in molecule.GetAtoms():  # numbers, as in [*:1] and [1*], have no meaning here
+            atom.SetAtomMapNum(0)
+            if not atom.GetAtomicNum():
+                atom.SetIsotope(0)
         # Atoms in canonical order, so that choices do not depend on how it was written.
         return parse(_chem().MolToSmiles(molecule))
-    with _chem().rdBase.BlockLogs():
-        readable = smiles.strip() if smiles.isascii() else ""
-        unchecked = _chem().MolFromSmiles(readable, sanitize=False)
-        problems = _chem().DetectChemistryProblems(unchecked) if unchecked else []
-    reason = problems[0].Message() if problems else "it is not a SMILES string"
     raise InputError(
-        f"{name} {smiles!r} is not a valid molecule: {reason}; correct it", fields=(name,)
+        f"{name} {smiles!r} is not a valid molecule: {invalid_reason(smiles)}; correct it",
+        fields=(name,),
     )
 
 
@@ -95,8 +99,9 @@ class Fragment(ABC):
         smiles = self.marked(np.random.default_rng(0))
         tokens = [token for token in tokenizer.split(smiles) if token != "*"]
         if unknown := tokenizer.unknown_tokens(tokens):
+            written = " and ".join(repr(_smiles(part)) for part in self.parts)
             raise InputError(
-                f"the model does not know {', '.join(unknown)}, which {smiles!r} contains; its "
+                f"the model does not know {', '.join(unknown)}, which {written} contains; its "
                 f"vocabulary is {' '.join(tokenizer.tokens)}. Train a model on data with these "
                 f"tokens"
             )
@@ -182,14 +187,17 @@ class Linker(Fragment):
         return found
 
     def marked(self, rng: np.random.Generator) -> str:
-        joined = _chem().RWMol(_chem().CombineMols(*(_extend(p, rng, 1) for p in self.parts)))
-        keep, remove = _marks(joined)
-        (neighbor,) = joined.GetAtomWithIdx(remove).GetNeighbors()
-        joined.AddBond(keep, neighbor.GetIdx(), _chem().BondType.SINGLE)
-        joined.RemoveAtom(remove)
-        # Begin in the first fragment: the mark then lies between the fragments.
-        (start, *_) = (i for i in range(joined.GetNumAtoms()) if i != keep)
-        return str(_chem().MolToSmiles(joined.GetMol(), rootedAtAtom=start))
+        chem = _chem()
+        ends = []
+        for number, part in enumerate(self.parts, start=1):
+            end = chem.RWMol(_extend(part, rng, 1))
+            (mark,) = _marks(end)
+            end.GetAtomWithIdx(mark).SetAtomMapNum(number)
+            ends.append(end.GetMol())
+        first, second = ends
+        middle = chem.MolFromSmiles(f"[*:1]{_MIDDLE}[*:2]")
+        pieces = chem.CombineMols(chem.CombineMols(first, middle), second)
+        return _smiles(chem.molzip(pieces)).replace(_MIDDLE, "*")
 
 
 def find_fragment(

@@ -275,6 +275,15 @@ def test_long_samples_in_a_table(tmp_path: Path) -> None:
     assert read_samples(tmp_path / "a.csv").texts == texts
 
 
+@pytest.mark.parametrize(("kind", "column"), [("selfies", "smiles"), ("bytes", "text")])
+def test_tables_name_what_they_contain(tmp_path: Path, kind: str, column: str) -> None:
+    """A table of molecules can be trained on, whose default column is `smiles`."""
+    path = tmp_path / "a.csv"
+    write_samples(path, SampleFile(["CCO", "CC"], head={"tokenizer": kind}))
+    assert path.read_text() == f'"index","{column}"\n0,"CCO"\n1,"CC"\n'
+    assert read_samples(path).texts == ["CCO", "CC"]
+
+
 def test_files_without_a_head(tmp_path: Path, data: str) -> None:
     (tmp_path / "other").mkdir()
     one, two = tmp_path / "a.smi", tmp_path / "other" / "a.smi"
