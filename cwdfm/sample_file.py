@@ -1,7 +1,7 @@
 """Sample files, written by `cwdfm sample` and read by `cwdfm eval`.
 
 - `.jsonl`: a header object (options, model card, provenance), followed by one object per sample.
-- `.csv`: the columns index and text.
+- `.csv`: the columns index and text, or index and smiles for molecules.
 - `.smi`, `.txt`: one text per line; texts cannot contain line breaks.
 - `.sdf`: one record per molecule, with 2D coordinates and the fields index and SMILES. An invalid
   molecule is a record without atoms.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.data.molecule_files import PARQUET, SMILES_FIELD, read_molecules
-from cwdfm.data.smiles import parse
+from cwdfm.data.smiles import REPRESENTATIONS, parse
 from cwdfm.distributed import output_file, rank
 from cwdfm.errors import MAX_INT, InputError, load_extra
 from cwdfm.files import (
@@ -109,7 +109,8 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
         buffer = io.StringIO()
         # Quote all texts, because an unquoted carriage return would end the row.
         writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        writer.writerows([("index", "text"), *enumerate(samples.texts)])
+        column = "smiles" if samples.head.get("tokenizer") in REPRESENTATIONS else "text"
+        writer.writerows([("index", column), *enumerate(samples.texts)])
         yield buffer.getvalue()
     elif path.suffix == ".sdf":
         yield from map(_record, itertools.count(), samples.texts)

@@ -3,10 +3,11 @@
 from collections.abc import Collection
 from typing import Any
 
-from cwdfm.cli.sample_options import Options
-from cwdfm.data.smiles import SmilesTokenizer, canonical
+from cwdfm.cli.sample_options import Options, fragment_of
+from cwdfm.data.smiles import MoleculeTokenizer, canonical
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import RunError
+from cwdfm.generation import FRAGMENT_TRIES
 from cwdfm.pretrained.model import Pretrained
 from cwdfm.sample_file import PartialSamples, SampleFile, write_samples
 from cwdfm.solver import Samples
@@ -29,7 +30,7 @@ def selected(
     done: list[dict[str, Any]], only: Collection[str], tokenizer: Tokenizer
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Select the valid or unique sample records, and count those left out by reason."""
-    molecules = isinstance(tokenizer, SmilesTokenizer)
+    molecules = isinstance(tokenizer, MoleculeTokenizer)
     counts = {reason: 0 for name, reason in LEFT_OUT.items() if name in only}
     kept, seen = [], set[str]()
     for record in done:
@@ -63,6 +64,14 @@ def finish(
         others = f"; the others are the most plausible of {options.max_tries} tries"
         share = f"{accepted} of {len(done)} ({accepted / len(done):.1%})"
         print(f"accepted: {share}" + (others if accepted < len(done) else ""))
+    if (fragment := fragment_of(options)) is not None:
+        header["with_fragment"] = sum(fragment.accepts(record["text"]) for record in done)
+        if header["with_fragment"] < len(done):
+            print(
+                f"contain the fragment: {header['with_fragment']} of {len(done)}; the others are "
+                f"invalid or miss it after {FRAGMENT_TRIES} tries (--only valid leaves out the "
+                f"invalid ones)"
+            )
     if options.only:
         done, header["left_out"] = selected(done, options.only, tokenizer)
         drawn = options.n

@@ -98,7 +98,7 @@ class TokenData:
     def texts(self, split: Split, limit: int | None = None) -> list[str]:
         """The first `limit` sequences of a split, decoded; SMILES for molecules."""
         check_choice("split", split, SPLITS)
-        return [self.tokenizer.decode(row) for row in self._arrays()[split][:limit].tolist()]
+        return self.tokenizer.decode_rows(self._arrays()[split][:limit])
 
     def summary(self) -> str:
         """A readable summary: what was read, kept and left out, with examples."""

@@ -1,10 +1,10 @@
 """Templates that fix fragments of a molecule and let the model generate the rest.
 
-A fragment is a SMILES string. Marks `*` are its attachment points: 'c1ccc(*)cc1'. A fragment
-without marks is extended at random atoms, drawn for each sample among the atoms that have a
-hydrogen atom and no specified stereochemistry. Every sample has its own template: the canonical
-SMILES, with holes of random length in place of the marks. The result does not depend on which
-SMILES of the fragment was given.
+A fragment is a SMILES string. Marks `*` are its attachment points: 'c1ccc(*)cc1'. They may be
+numbered, as in '[*:1]' and '[1*]'; the numbers are ignored. A fragment without marks is extended at
+random atoms, drawn for each sample among the atoms that have a hydrogen atom and no specified
+stereochemistry. Every sample has its own template: the canonical SMILES, with holes of random
+length in place of the marks. The result does not depend on which SMILES of the fragment was given.
 """
 
 import re
@@ -17,13 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.smiles import SmilesTokenizer, parse
+from cwdfm.data.smiles import SmilesTokenizer, invalid_reason, parse
 from cwdfm.data.tokenizer import Tokenizer, hole_size
 from cwdfm.errors import InputError, check_integer, load_extra
 
 MAX_POINTS = 3  # attachment points of a scaffold without marks
 _ATTEMPTS = 32  # draws of attachment points that fit into the sequence
 _RARE = 1e-6  # added to every probability, so that lengths beyond the data remain possible
+# An atom in place of the hole between two fragments. A canonical SMILES starts with it only if all
+# other atoms have more neighbors, so templates start like the data: inside a fragment, at its end.
+_MIDDLE = "[999Te]"
 _RANGE = re.compile(r"\*\{(\d*),(\d*)\}")
 
 
@@ -42,15 +45,15 @@ def parse_fragment(smiles: str, name: str = "fragment") -> Any:
                 f"two with a linker",
                 fields=(name, "linker"),
             )
+        for atom in molecule.GetAtoms():  # ignore the numbers of marks, as in [*:1] and [1*]
+            atom.SetAtomMapNum(0)
+            if not atom.GetAtomicNum():
+                atom.SetIsotope(0)
         # Canonical atom order, so that random choices do not depend on the given SMILES.
         return parse(_chem().MolToSmiles(molecule))
-    with _chem().rdBase.BlockLogs():
-        readable = smiles.strip() if smiles.isascii() else ""
-        unchecked = _chem().MolFromSmiles(readable, sanitize=False)
-        problems = _chem().DetectChemistryProblems(unchecked) if unchecked else []
-    reason = problems[0].Message() if problems else "it is not a SMILES string"
     raise InputError(
-        f"{name} {smiles!r} is not a valid molecule: {reason}; correct it", fields=(name,)
+        f"{name} {smiles!r} is not a valid molecule: {invalid_reason(smiles)}; correct it",
+        fields=(name,),
     )
 
 
@@ -96,8 +99,9 @@ class Fragment(ABC):
         smiles = self.marked(np.random.default_rng(0))
         tokens = [token for token in tokenizer.split(smiles) if token != "*"]
         if unknown := tokenizer.unknown_tokens(tokens):
+            written = " and ".join(repr(_smiles(part)) for part in self.parts)
             raise InputError(
-                f"{smiles!r} contains tokens that are not in the vocabulary of the model: "
+                f"{written} contains tokens that are not in the vocabulary of the model: "
                 f"{', '.join(unknown)}; the vocabulary is {' '.join(tokenizer.tokens)}. Train a "
                 f"model on data with these tokens"
             )
@@ -184,14 +188,17 @@ class Linker(Fragment):
         return parts
 
     def marked(self, rng: np.random.Generator) -> str:
-        joined = _chem().RWMol(_chem().CombineMols(*(_extend(p, rng, 1) for p in self.parts)))
-        keep, remove = _marks(joined)
-        (neighbor,) = joined.GetAtomWithIdx(remove).GetNeighbors()
-        joined.AddBond(keep, neighbor.GetIdx(), _chem().BondType.SINGLE)
-        joined.RemoveAtom(remove)
-        # Start at an atom other than the mark, so that the mark is between the two fragments.
-        (start, *_) = (i for i in range(joined.GetNumAtoms()) if i != keep)
-        return str(_chem().MolToSmiles(joined.GetMol(), rootedAtAtom=start))
+        chem = _chem()
+        ends = []
+        for number, part in enumerate(self.parts, start=1):
+            end = chem.RWMol(_extend(part, rng, 1))
+            (mark,) = _marks(end)
+            end.GetAtomWithIdx(mark).SetAtomMapNum(number)
+            ends.append(end.GetMol())
+        first, second = ends
+        middle = chem.MolFromSmiles(f"[*:1]{_MIDDLE}[*:2]")
+        pieces = chem.CombineMols(chem.CombineMols(first, middle), second)
+        return _smiles(chem.molzip(pieces)).replace(_MIDDLE, "*")
 
 
 def find_fragment(

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cwdfm.data.tokenizer import Tokenizer, hole_size
 from cwdfm.errors import InputError, describe, load_extra
 
@@ -28,6 +31,7 @@ _TOKEN = re.compile(
     r"|->|<-|[-=#$:/\\~.()]"  # bonds, branches, the dot between molecules
 )
 
+_ROWS = 16_384  # sequences decoded at a time, which bounds the memory
 _HOLE = re.compile(r"\[[0-9]+\]")  # a hole in a template; a bracket atom would contain a symbol
 
 
@@ -226,6 +230,18 @@ class SmilesTokenizer(MoleculeTokenizer, kind="smiles"):
     @staticmethod
     def join(tokens: Iterable[str]) -> str:
         return "".join(tokens)
+
+    def decode_rows(self, x_BN: NDArray[np.integer[Any]]) -> list[str]:
+        """The same as `decode` of each row, several times faster for a large dataset."""
+        table = np.array(list(self._text_of.values()))  # text of fixed size, padded with "\0"
+        found: list[str] = []
+        for start in range(0, len(x_BN), _ROWS):
+            x_bN = x_BN[start : start + _ROWS]
+            ended_bN = np.logical_or.accumulate(x_bN == self.eos_id, axis=1)
+            text_bN = table[np.where(ended_bN, self.pad_id, x_bN)]
+            rows = text_bN.view(f"U{text_bN.itemsize // 4 * x_bN.shape[1]}")[:, 0].tolist()
+            found += [row.replace("\0", "") for row in rows]
+        return found
 
     def encode_template(self, template: str) -> list[int | None]:
         """Encode a template: `[3]` is a hole of three free tokens, and each `*` is one free token.

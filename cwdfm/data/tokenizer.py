@@ -5,9 +5,13 @@ from collections.abc import Iterable, Sequence
 from lzma import LZMAError
 from typing import Any, ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cwdfm.errors import InputError
 
 MAX_HOLE = 65_536  # maximum number of free tokens in one hole of a template
+_ROWS = 16_384  # sequences decoded at a time, which bounds the memory
 
 _KINDS: dict[str, type["Tokenizer"]] = {}
 
@@ -59,6 +63,11 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Decode a sequence: a molecule, or the documents in a window of text."""
+
+    def decode_rows(self, x_BN: NDArray[np.integer[Any]]) -> list[str]:
+        """The texts of several sequences."""
+        chunks = (x_BN[start : start + _ROWS] for start in range(0, len(x_BN), _ROWS))
+        return [self.decode(row) for chunk in chunks for row in chunk.tolist()]
 
     @abstractmethod
     def encode_template(self, template: str) -> list[int | None]:

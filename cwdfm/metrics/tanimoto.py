@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cwdfm.ops.dispatch import numba_jit
 
 _ROWS = 64  # rows per task
+_BLOCK = 1024  # rows of the other set compared at a time: 128 KiB, which stays cached
 
 
 def pack_bits(bits_NK: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -28,9 +29,11 @@ def similarities(
     """Largest, mean and root mean square similarity of each row of `a` to the rows of `b`."""
     out_N3 = np.zeros((len(a_NW), 3))
     a_NW, b_MW = np.ascontiguousarray(a_NW), np.ascontiguousarray(b_MW)
+    ones_N, ones_M = _ones(a_NW), _ones(b_MW)
 
     def compare(start: int) -> None:  # numba releases the GIL
-        _compare(a_NW[start : start + _ROWS], b_MW, out_N3[start : start + _ROWS])
+        rows = slice(start, start + _ROWS)
+        _compare(a_NW[rows], ones_N[rows], b_MW, ones_M, out_N3[rows])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(compare, range(0, len(a_NW), _ROWS)))
@@ -51,19 +54,32 @@ _popcount: Any = intrinsic(_count_ones)
 
 
 @numba_jit
-def _compare(a_NW: np.ndarray, b_MW: np.ndarray, out_N3: np.ndarray) -> None:
-    """Write the maximum, sum and sum of squares of the similarities of each row."""
+def _ones(a_NW: np.ndarray) -> np.ndarray:
+    """The number of ones in each row."""
+    ones_N = np.zeros(len(a_NW), np.int64)
     for i in range(len(a_NW)):
-        largest, total, squares = 0.0, 0.0, 0.0
-        for j in range(len(b_MW)):
-            both, either = 0, 0
-            for k in range(a_NW.shape[1]):
-                both += _popcount(a_NW[i, k] & b_MW[j, k])
-                either += _popcount(a_NW[i, k] | b_MW[j, k])
-            similarity = both / either if either else 1.0
-            largest = max(largest, similarity)
-            total += similarity
-            squares += similarity * similarity
-        out_N3[i, 0] = largest
-        out_N3[i, 1] = total
-        out_N3[i, 2] = squares
+        for k in range(a_NW.shape[1]):
+            ones_N[i] += _popcount(a_NW[i, k])
+    return ones_N
+
+
+@numba_jit
+def _compare(
+    a_NW: np.ndarray, ones_N: np.ndarray, b_MW: np.ndarray, ones_M: np.ndarray, out_N3: np.ndarray
+) -> None:
+    """Add up the largest similarity, the sum and the sum of squares of each row."""
+    for start in range(0, len(b_MW), _BLOCK):
+        for i in range(len(a_NW)):
+            largest, total, squares = out_N3[i, 0], out_N3[i, 1], out_N3[i, 2]
+            for j in range(start, min(start + _BLOCK, len(b_MW))):
+                both = 0
+                for k in range(a_NW.shape[1]):
+                    both += _popcount(a_NW[i, k] & b_MW[j, k])
+                either = ones_N[i] + ones_M[j] - both
+                similarity = both / either if either else 1.0
+                largest = max(largest, similarity)
+                total += similarity
+                squares += similarity * similarity
+            out_N3[i, 0] = largest
+            out_N3[i, 1] = total
+            out_N3[i, 2] = squares

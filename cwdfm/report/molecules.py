@@ -33,7 +33,7 @@ from cwdfm.report.molecule_table import (
     molecule_table,
 )
 from cwdfm.report.page import Evaluation, Picture
-from cwdfm.report.sample_set import SampleSet, Scored, by_model, note
+from cwdfm.report.sample_set import SampleSet, Scored, by_model, note, short_titles
 from cwdfm.report.table import Table
 
 COLUMNS = ("solver", "steps", *SCORES, "folds")
@@ -165,11 +165,12 @@ def evaluate_molecules(
         )
         for found in sets
     }
+    titles = zip(short_titles(sets), scored, strict=True)
     return Evaluation(
         title="Molecules: " + ", ".join(dict.fromkeys(models)),
         table=Table(COLUMNS, tuple(s.cells() for s in scored), models),
         details=distribution_table(
-            [(str(s), s.distribution.scores) for s in scored if s.distribution]
+            [(title, s.distribution.scores) for title, s in titles if s.distribution]
         ),
         explanation=explanation(known, distribution=distribution),
         notes=(*_notes(scored, fold_size, reference), *mismatches, *notes),

@@ -122,6 +122,15 @@ class SampleSet:
         return self.model if self.solver is None else f"{self.solver}, {self.steps} steps"
 
 
+def short_titles(sets: Sequence[SampleSet]) -> list[str]:
+    """The title of each set, without what all of several sets have in common."""
+    if len(sets) < 2 or len({found.model for found in sets}) > 1:
+        return [found.title for found in sets]
+    if len({found.steps for found in sets}) > 1:
+        return [str(found) for found in sets]
+    return [str(found.solver) for found in sets]
+
+
 def gather(paths: Sequence[Path], column: str | None = None) -> list[SampleSet]:
     """Read files and group them into sets, ordered by model, solver and steps.
 
@@ -255,5 +264,12 @@ def _label(file: File, named: Sequence[File]) -> str:
         scope = "model" if key == "weights" else "solver" if key in SPECIFIC_OPTIONS else None
         peers = [f for f in named if scope is None or f.samples.options[scope] == options[scope]]
         if key not in _SET_KEYS and len({repr(f.settings.get(key)) for f in peers}) > 1:
-            shown.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")
+            shown.append(f"{key} {_shown(value)}")
     return str(options["solver"]).capitalize() + (f" ({', '.join(shown)})" if shown else "")
+
+
+def _shown(value: object) -> str:
+    """The value of an option, as on the command line."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

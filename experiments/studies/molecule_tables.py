@@ -176,3 +176,49 @@ def seeds(record: Record) -> list[Table]:
     made.append((("mean",), tuple(means)))
     title, columns = "Repeated with all samples kept", ("evaluations ↓", *COUNTS)
     return [make_table(title, "training seed", columns, made)]
+
+
+def scaffolds(record: Record) -> list[Table]:
+    """Samples that contain the scaffolds of drugs."""
+    counted = ("samples", "valid ↑", "contain it ↑", "distinct ↑")
+    columns = (*counted, "pass the filters, %", "evaluations ↓")
+    rows = []
+    for row in record["rows"]:
+        counts = (row[name] for name in ("samples", "valid", "with_scaffold", "distinct"))
+        values = (*map(Value, counts), Value(100 * row["filters"]), Value(row["evaluations"]))
+        rows.append(((row["drug"], f"`{row['scaffold']}`"), values))
+    return [make_table("Scaffolds of drugs", "drug, scaffold", columns, rows)]
+
+
+def evaluation_time(record: Record) -> list[Table]:
+    """Time of `cwdfm eval` with all metrics."""
+    rows = [
+        ((name,), (Value(spent["cpu"], None, 0), Value(spent["wall"], None, 0)))
+        for name, spent in record["seconds"].items()
+    ]
+    config = record["config"]
+    title = f"Evaluating {config['n']:,} molecules against MOSES, {config['cores']} cores"
+    return [make_table(title, "run", ("CPU seconds ↓", "seconds ↓"), rows)]
+
+
+def predictor_guidance(record: Record) -> list[Table]:
+    """Requested and obtained property by strength of guidance, beside rejection sampling."""
+    columns = ("samples", "valid, % ↑", "obtained", "error ↓", "diversity ↑", "evaluations ↓")
+    rows = []
+    for row in sorted(record["rows"], key=lambda row: (row["property"], row["requested"])):
+        if "draws" in row:
+            how = f"closest of {row['draws']}" if row["draws"] > 1 else "no guidance"
+        else:
+            form = "" if row["form"] == "taylor" else ", exact form"
+            how = f"strength {row['strength']:g}{form}"
+        values = (
+            Value(row["samples"]),
+            Value(100 * row["valid"]),
+            Value(row.get("obtained"), None, 2),
+            Value(row.get("error"), row.get("standard_error"), 3),
+            Value(row.get("diversity"), None, 3),
+            Value(row["evaluations"], None, 0),
+        )
+        rows.append(((row["property"], f"{row['requested']:g}", how), values))
+    title = "Guidance by a predictor, MOSES"
+    return [make_table(title, "property, requested, sampling", columns, rows)]

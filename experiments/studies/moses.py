@@ -3,19 +3,21 @@
 Prepare the data once, where RDKit and molsets are installed:
 
     cwdfm prepare moses --length 56 --condition logp qed --out moses.npz
+    cwdfm prepare moses --length 56 --representation selfies --out moses-selfies.npz
 
 Then run these on the machine with the GPU, which needs neither, as often as necessary:
 
-    python -m experiments.studies.moses train --data moses.npz --work W --minutes 9 RUN ...
+    python -m experiments.studies.moses train --data DATA.npz ... --work W --minutes 9 RUN ...
     python -m experiments.studies.moses sample --work W --minutes 5 RUN ...
     python -m experiments.studies.moses pack --work W --out DIR RUN ...
 
-`train` starts all named runs at the same time, because one small network does not fill a GPU. It
-stops them after `--minutes`, and the same command resumes them. `--tokens` is the number of
-training tokens of each run, so that methods are compared at equal numbers of tokens. `sample` draws
-30,000 molecules with each setting of a run, and skips those that exist. `pack` writes the weights
-(bfloat16) and the samples of the runs as parts of at most 15 MiB, which `unpack --parts DIR --out
-DIR` joins. Score the samples where RDKit is installed:
+`train` starts all named runs at the same time, because one small network does not fill a GPU. Each
+run uses the data of its representation (SMILES or SELFIES). It stops them after `--minutes`, and the
+same command resumes them. `--tokens` is the number of training tokens of each run, so that methods
+are compared at equal numbers of tokens. `sample` draws 30,000 molecules with each setting of a run,
+and skips those that exist. `pack` writes the weights (bfloat16) and the samples of the runs as parts
+of at most 15 MiB, which `unpack --parts DIR --out DIR` joins; it needs the package selfies to decode
+SELFIES. Score the samples where RDKit is installed:
 
     cwdfm eval DIR/samples/*.jsonl --data moses --out REPORT
 
@@ -38,9 +40,12 @@ import torch
 
 import cwdfm
 from cwdfm.data.dataset import TokenData
+from cwdfm.data.smiles import SelfiesTokenizer, SmilesTokenizer
+from cwdfm.data.tokenizer import Tokenizer
+from cwdfm.errors import InputError, NotInstalled
 from cwdfm.files import replacing
 from cwdfm.provenance import provenance
-from cwdfm.sample_file import SampleFile, write_samples
+from cwdfm.sample_file import SampleFile, read_samples, write_samples
 
 PART = 15 * 2**20  # bytes per file
 LENGTH, BATCH = 56, 2048
@@ -82,22 +87,32 @@ MASK_SETTINGS = (
     Setting("grown-resample", cwdfm.FirstHitting(GROWN), LENGTH, (RESAMPLE,)),
 )
 TOKENS = (Setting("tokens", None, LENGTH),)
-# Options of `cwdfm train moses-small`, and sampling settings. With a fixed first token, neighbor
-# weights reveal tokens almost from left to right, the order in which SMILES are easiest to predict.
-RUNS: dict[str, tuple[str, tuple[Setting, ...]]] = {
-    "mask-grown": (f"{MASK} --path context --path-radius 1 --path-scale 8", MASK_SETTINGS),
-    "mask-mixture": (MASK, MASK_SETTINGS),
-    "uniform": ("--source uniform", UNIFORM_SETTINGS),
-    "uniform-conditions": ("--source uniform --condition logp qed", UNIFORM_SETTINGS),
-    "uniform-4m": ("--source uniform --model 4m --learning-rate 1e-3", UNIFORM_SETTINGS),
-    "uniform-4m-conditions": (
-        "--source uniform --model 4m --learning-rate 1e-3 --condition logp qed",
-        UNIFORM_SETTINGS,
-    ),
-    "ar": ("--method ar", TOKENS),
-    "mdlm": ("--method mdlm", (Setting("ancestral-64"), Setting("ancestral-256", None, 256))),
-    "sedd": ("--method sedd", (Setting("analytic-64"), Setting("analytic-256", None, 256))),
-    "bd3lm": ("--method bd3lm --block 8", (Setting("ancestral-64"), Setting("256", None, 256))),
+
+
+@dataclass(frozen=True)
+class Run:
+    """Options of `cwdfm train moses-small`, sampling settings, and the representation of the data."""
+
+    options: str
+    settings: tuple[Setting, ...]
+    representation: str = SmilesTokenizer.kind
+
+
+SMALL = "--source uniform --model 4m --learning-rate 1e-3"
+# With a fixed first token, neighbor weights reveal tokens almost from left to right, the order in
+# which SMILES are easiest to predict.
+RUNS: dict[str, Run] = {
+    "mask-grown": Run(f"{MASK} --path context --path-radius 1 --path-scale 8", MASK_SETTINGS),
+    "mask-mixture": Run(MASK, MASK_SETTINGS),
+    "uniform": Run("--source uniform", UNIFORM_SETTINGS),
+    "uniform-conditions": Run("--source uniform --condition logp qed", UNIFORM_SETTINGS),
+    "uniform-4m": Run(SMALL, UNIFORM_SETTINGS),
+    "uniform-4m-selfies": Run(SMALL, UNIFORM_SETTINGS, SelfiesTokenizer.kind),
+    "uniform-4m-conditions": Run(f"{SMALL} --condition logp qed", UNIFORM_SETTINGS),
+    "ar": Run("--method ar", TOKENS),
+    "mdlm": Run("--method mdlm", (Setting("ancestral-64"), Setting("ancestral-256", None, 256))),
+    "sedd": Run("--method sedd", (Setting("analytic-64"), Setting("analytic-256", None, 256))),
+    "bd3lm": Run("--method bd3lm --block 8", (Setting("ancestral-64"), Setting("256", None, 256))),
 }
 
 
@@ -105,8 +120,10 @@ def command(name: str, options: argparse.Namespace) -> list[str]:
     """The command that trains a run, or resumes it."""
     smoke = options.scale == "smoke"
     steps = 6 if smoke else round(options.tokens / (BATCH * LENGTH))
-    chosen = merged(COMMON, RUNS[name][0], SMOKE if smoke else "", f"--steps {steps}")
-    places = ["--data", str(options.data), "--out", str(options.work / name)]
+    run = RUNS[name]
+    chosen = merged(COMMON, run.options, SMOKE if smoke else "", f"--steps {steps}")
+    data = options.files[run.representation]
+    places = ["--data", str(data), "--out", str(options.work / name)]
     start = "from cwdfm.cli.main import main; main()"
     return [sys.executable, "-c", start, "train", "moses-small", *places, *chosen]
 
@@ -157,7 +174,7 @@ def sample(options: argparse.Namespace) -> None:
     folder.mkdir(exist_ok=True)
     for name in options.runs:
         trained = cwdfm.load(options.work / name, device)
-        for setting in RUNS[name][1]:
+        for setting in RUNS[name].settings:
             path = folder / f"{name}-{setting.label}-{options.seed}.jsonl"
             if path.exists() or time.monotonic() > end:
                 print(f"{path.name}: {'exists' if path.exists() else 'no time left'}")
@@ -177,8 +194,17 @@ def sample(options: argparse.Namespace) -> None:
                 "provenance": provenance(),
             }
             head["options"]["seed"] = options.seed
-            write_samples(path, SampleFile(out.texts, out.tokens.tolist(), head))
+            tokens = out.tokens.tolist()
+            write_samples(path, SampleFile(decoded(trained.tokenizer, tokens), tokens, head))
             print(f"{path.name}: {head['seconds']:.0f} s", flush=True)
+
+
+def decoded(tokenizer: Tokenizer, rows: list[list[int]]) -> list[str]:
+    """The texts of samples; empty if the package that decodes them is missing."""
+    try:
+        return [tokenizer.decode(row) for row in rows]
+    except NotInstalled:
+        return [""] * len(rows)
 
 
 def pack(options: argparse.Namespace) -> None:
@@ -208,7 +234,23 @@ def unpack(options: argparse.Namespace) -> None:
     whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
     with tarfile.open(fileobj=whole, mode="r:xz") as archive:
         archive.extractall(options.out, filter="data")
+    for path in (options.out / "samples").glob("*.jsonl"):
+        file = read_samples(path)
+        if file.tokens and not any(file.texts):  # sampled where they could not be decoded
+            tokenizer = cwdfm.load(options.out / file.options["model"]).tokenizer
+            write_samples(path, replace(file, texts=decoded(tokenizer, file.tokens)))
     print(f"written: {options.out}")
+
+
+def files(paths: list[Path]) -> dict[str, Path]:
+    """Prepared data by their representation."""
+    found = {}
+    for path in paths:
+        data = TokenData.load(path)
+        if data.length != LENGTH:
+            raise InputError(f"{path} must have sequences of {LENGTH} tokens, not {data.length}")
+        found[data.tokenizer.kind] = path
+    return found
 
 
 def main() -> None:
@@ -216,7 +258,7 @@ def main() -> None:
     parser.add_argument("action", choices=("train", "sample", "pack", "unpack"))
     parser.add_argument("runs", nargs="*", help=f"names of runs: {', '.join(RUNS)}")
     parser.add_argument("--scale", choices=("full", "smoke"), default="full")
-    parser.add_argument("--data", type=Path, help="moses.npz")
+    parser.add_argument("--data", type=Path, nargs="+", help="moses.npz, moses-selfies.npz")
     parser.add_argument("--work", type=Path, help="folder of the runs")
     parser.add_argument("--out", type=Path, help="folder of the parts, or of what they contain")
     parser.add_argument("--parts", type=Path, help="folder with the parts to unpack")
@@ -232,8 +274,11 @@ def main() -> None:
     for name in required.get(options.action, ("parts", "out")):
         if getattr(options, name) is None:
             parser.error(f"{options.action} requires --{name}")
-    if options.action == "train" and TokenData.load(options.data).length != LENGTH:
-        parser.error(f"--data must have sequences of {LENGTH} tokens")
+    if options.action == "train":
+        options.files = files(options.data)
+        kinds = {RUNS[name].representation for name in options.runs}
+        if missing := kinds - options.files.keys():
+            parser.error(f"--data has no file with the representation {', '.join(missing)}")
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     {"train": train, "sample": sample, "pack": pack, "unpack": unpack}[options.action](options)
 

@@ -19,6 +19,7 @@ import pytest
 from cwdfm import InputError
 from cwdfm.data import (
     DATASETS,
+    ByteTokenizer,
     SmilesTokenizer,
     Split,
     TokenData,
@@ -733,3 +734,11 @@ def test_reference_recognizes_randomized_molecules(some: TokenData, tmp_path: Pa
     found = MoleculeReference.load(str(tmp_path / "randomized.npz"))
     assert found is not None
     assert set(found.training) == set(some.texts("train"))
+
+
+def test_rows_are_decoded_as_one_by_one() -> None:
+    """With tokens of several characters, and special tokens and ends anywhere."""
+    x_BN = np.random.default_rng(0).integers(0, 8, (500, 9)).astype(np.int16)
+    for tokenizer in (SmilesTokenizer(("C", "Cl", "[C@@H]", "c", "1")), ByteTokenizer()):
+        assert tokenizer.decode_rows(x_BN) == [tokenizer.decode(row) for row in x_BN.tolist()]
+        assert tokenizer.decode_rows(x_BN[:0]) == []

@@ -1,5 +1,6 @@
 """Scaffolds, linkers and growing fragments: templates, and samples that contain them."""
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import cwdfm
+from cwdfm import generation
 from cwdfm.cli import sample
 from cwdfm.data.fragments import Fragment, Linker, Scaffold, expand_holes, grow
 from cwdfm.data.moses import TOKENS
@@ -17,6 +19,7 @@ from cwdfm.data.smiles import SelfiesTokenizer, SmilesTokenizer, canonical
 from cwdfm.errors import InputError
 from cwdfm.generation import length_law
 from cwdfm.method.flow import Flow
+from cwdfm.sample_file import read_samples
 from cwdfm.solver.recording import Recording
 from tests.support.command import rejected
 
@@ -80,6 +83,25 @@ def writing(smiles: str, options: dict[str, bool]) -> str:
 def names_of(fragment: Fragment) -> list[str]:
     """The fields that are SMILES."""
     return [each.name for each in fields(fragment) if each.type is str]
+
+
+def test_numbers_of_atoms_and_marks_are_ignored() -> None:
+    """Attachment points as RDKit and BRICS write them, and atoms with map numbers."""
+    expected = Scaffold("*c1ccc(C*)cc1").template(WORDS, 48, 3)
+    for text in ("[*:1]c1ccc(C[*:2])cc1", "[1*]c1ccc([CH2:7][16*])cc1"):
+        assert Scaffold(text).template(WORDS, 48, 3) == expected
+        assert Scaffold(text).accepts("Cc1ccc(CC)cc1")
+    linked = Linker("[*:1]c1ccccc1", "[*:2]CO").template(WORDS, 48, 3)
+    assert linked == Linker("*c1ccccc1", "*CO").template(WORDS, 48, 3)
+
+
+def test_templates_of_linkers_begin_like_canonical_smiles() -> None:
+    """In a fragment, not at the attachment point, with the hole between the fragments."""
+    template = FRAGMENTS["linker"].template(WORDS, 48, 0)
+    text = re.sub(r"\[\d+\]", "S", template)
+    assert text.startswith("c1cncc(SC")
+    stereo = Linker("CO[C@](*)(C)N", "CC(=O)[C@@H](*)O")
+    assert stereo.accepts(stereo.marked(np.random.default_rng(0)).replace("*", "C"))
 
 
 def test_marks_are_the_only_attachment_points() -> None:
@@ -151,6 +173,7 @@ def test_holes_of_unknown_length() -> None:
 
 ERRORS: dict[str, tuple[Any, str]] = {
     "not-smiles": (lambda: Scaffold("C(").check(WORDS, 32), r"'C\(' is not a valid molecule"),
+    "ring": (lambda: Scaffold("C1CC").check(WORDS, 32), "unclosed ring"),
     "valence": (lambda: Scaffold("CO(C)C").check(WORDS, 32), "valence for atom # 1 O, 3"),
     "aromatic": (lambda: Scaffold("n1cccc1").check(WORDS, 32), "kekulize"),
     "unknown": (
@@ -223,6 +246,19 @@ def test_the_command_samples_fragments(tmp_path: Path) -> None:
         recording = Recording.load(out.with_suffix(".recording.npz"))
         decode = cwdfm.load("qm9-mask-small").tokenizer.decode
         assert [decode(row) for row in recording.tokens.tolist()] == out.read_text().split()
+
+
+def test_samples_without_the_fragment_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generation, "FRAGMENT_TRIES", 1)
+    out = tmp_path / "a.jsonl"
+    words = ["--n", "8", "--steps", "1", "--scaffold", "C1CC1", "--out", str(out)]
+    sample.main(["qm9-mask-small", *words])
+    found = read_samples(out)
+    kept = sum(map(Scaffold("C1CC1").accepts, found.texts))
+    assert found.head["with_fragment"] == kept < 8
+    assert f"contain the fragment: {kept} of 8" in capsys.readouterr().out
 
 
 def test_command_line_errors(tmp_path: Path) -> None:

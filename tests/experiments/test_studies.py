@@ -1,9 +1,10 @@
 """The studies: an independent sampler, the search for samplers, and outcomes of GPU tests."""
 
 import argparse
+import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import cwdfm
 import experiments.studies.moses as moses
 import experiments.studies.qm9_causes as causes
 from cwdfm.cli.train import read_options
+from cwdfm.data.smiles import canonical
 from cwdfm.metrics.molecule import canonical_set
 from cwdfm.sample_file import read_samples
 from cwdfm.weight import Neighbor
@@ -98,31 +100,39 @@ def test_recorded_searches_can_be_repeated(name: str) -> None:
     assert len(settings_of(name)) > 5
 
 
+def prepared(folder: Path, representation: Literal["smiles", "selfies"]) -> Path:
+    """Small data of the length of the study."""
+    pytest.importorskip("rdkit")
+    (folder / "a.smi").write_text("".join(f"{'C' * n}c1ccccc1\n" for n in range(1, 40)))
+    how: dict[str, Any] = {"length": moses.LENGTH, "cache": False}
+    data = cwdfm.data.load(folder / "a.smi", representation=representation, **how)
+    data.save(path := folder / f"{representation}.npz")
+    return path
+
+
+def act(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    """Run the study of MOSES at the smallest scale."""
+    monkeypatch.setattr("sys.argv", ["moses", *map(str, words), "--scale", "smoke"])
+    moses.main()
+
+
 def test_runs_of_moses_are_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train, resume, sample, pack and unpack at the smallest scale."""
-    pytest.importorskip("rdkit")
-    (tmp_path / "a.smi").write_text("".join(f"{'C' * n}c1ccccc1\n" for n in range(1, 40)))
-    data = cwdfm.data.load(tmp_path / "a.smi", length=moses.LENGTH, cache=False)
-    data.save(tmp_path / "a.npz")
+    data = prepared(tmp_path, "smiles")
     work, name = tmp_path / "work", "mask-grown"
 
-    def act(*words: object) -> None:
-        line = ["moses", *map(str, words), "--scale", "smoke"]
-        monkeypatch.setattr("sys.argv", line)
-        moses.main()
-
-    trained = ("train", name, "--data", tmp_path / "a.npz", "--work", work)
-    act(*trained, "--minutes", 0)  # stopped at once
+    trained = ("train", name, "--data", data, "--work", work)
+    act(monkeypatch, *trained, "--minutes", 0)  # stopped at once
     assert not (work / name / "model").exists()
-    act(*trained)
+    act(monkeypatch, *trained)
     model = cwdfm.load(work / name)
     assert isinstance(model.source, cwdfm.MaskSource)
     assert model.fix_first
-    act("sample", name, "--work", work)
-    act("pack", name, "--work", work, "--out", tmp_path / "parts")
+    act(monkeypatch, "sample", name, "--work", work)
+    act(monkeypatch, "pack", name, "--work", work, "--out", tmp_path / "parts")
     parts = list((tmp_path / "parts").iterdir())
     assert all(part.stat().st_size <= moses.PART for part in parts)
-    act("unpack", "--parts", tmp_path / "parts", "--out", tmp_path / "home")
+    act(monkeypatch, "unpack", "--parts", tmp_path / "parts", "--out", tmp_path / "home")
     packed = cwdfm.load(tmp_path / "home" / name)
     for ours, theirs in zip(packed.model.parameters(), model.model.parameters(), strict=True):
         assert torch.equal(ours, theirs.bfloat16().float())
@@ -130,10 +140,33 @@ def test_runs_of_moses_are_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [len(read_samples(path).texts) for path in samples] == [4] * len(moses.MASK_SETTINGS)
 
 
+def test_representations_of_moses_are_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call trains both; SELFIES are decoded at home if the package is missing elsewhere."""
+    pytest.importorskip("selfies")
+    paths = [prepared(tmp_path, kind) for kind in ("smiles", "selfies")]
+    names, work = ("uniform-4m", "uniform-4m-selfies"), tmp_path / "work"
+    act(monkeypatch, "train", *names, "--work", work, "--data", *paths)
+    kinds = [cwdfm.load(work / name).tokenizer.kind for name in names]
+    assert kinds == ["smiles", "selfies"]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "selfies", None)  # not installed
+        act(patch, "sample", names[1], "--work", work)
+    act(monkeypatch, "pack", names[1], "--work", work, "--out", tmp_path / "parts")
+    act(monkeypatch, "unpack", "--parts", tmp_path / "parts", "--out", tmp_path / "home")
+    for path in (tmp_path / "home" / "samples").iterdir():
+        assert not any(read_samples(work / "samples" / path.name).texts)
+        assert any(map(canonical, read_samples(path).texts))
+    with pytest.raises(SystemExit):  # no data with this representation
+        act(monkeypatch, "train", names[1], "--work", work, "--data", paths[0])
+
+
 @pytest.mark.parametrize("name", moses.RUNS)
 def test_commands_of_moses_are_valid(name: str, tmp_path: Path) -> None:
     """The words of every run describe a training, with the settings of its scale."""
-    chosen = {"tokens": 1e9, "data": "moses", "work": tmp_path}
+    data = dict.fromkeys(("smiles", "selfies"), "moses")
+    chosen = {"tokens": 1e9, "files": data, "work": tmp_path}
     full, smoke = (
         moses.command(name, argparse.Namespace(**chosen, scale=scale))[3:]
         for scale in ("full", "smoke")

@@ -22,7 +22,7 @@ from cwdfm.report.molecule_table import LISTED, molecule_table
 from cwdfm.report.molecules import ScoredMolecules, _notes, evaluate_molecules, pictures
 from cwdfm.report.page import Picture
 from cwdfm.report.page import page as page_of
-from cwdfm.report.sample_set import File, SampleSet, by_model, gather, prompt_notes
+from cwdfm.report.sample_set import File, SampleSet, by_model, gather, prompt_notes, short_titles
 from cwdfm.report.table import Table
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from cwdfm.solver.recording import Recording
@@ -269,10 +269,30 @@ def test_samples_from_different_weights_form_separate_sets(tmp_path: Path) -> No
     assert [found.solver for found in gather(files)] == labels
 
 
+def test_short_titles_leave_out_what_sets_have_in_common(tmp_path: Path) -> None:
+    linked = samples(tmp_path / "a.jsonl", linker=["CC*", "C1CC1"])
+    steps, other = samples(tmp_path / "b.jsonl", steps=16), samples(tmp_path / "c.jsonl", model="b")
+    plain = samples(tmp_path / "d.jsonl")
+    assert short_titles(gather([plain, linked])) == ["Euler", "Euler (linker CC* C1CC1)"]
+    assert short_titles(gather([plain, steps])) == ["Euler, 8 steps", "Euler, 16 steps"]
+    whole = ["small, Euler, 8 steps", "b, Euler, 8 steps"]
+    assert short_titles(gather([plain, other])) == whole
+    assert short_titles(gather([plain])) == whole[:1]
+
+
 def test_long_samples_in_a_table(tmp_path: Path) -> None:
     texts = ["long " * 40_000, "short"]
     write_samples(tmp_path / "a.csv", SampleFile(texts))
     assert read_samples(tmp_path / "a.csv").texts == texts
+
+
+@pytest.mark.parametrize(("kind", "column"), [("selfies", "smiles"), ("bytes", "text")])
+def test_tables_name_what_they_contain(tmp_path: Path, kind: str, column: str) -> None:
+    """A table of molecules can be trained on, whose default column is `smiles`."""
+    path = tmp_path / "a.csv"
+    write_samples(path, SampleFile(["CCO", "CC"], head={"tokenizer": kind}))
+    assert path.read_text() == f'"index","{column}"\n0,"CCO"\n1,"CC"\n'
+    assert read_samples(path).texts == ["CCO", "CC"]
 
 
 def test_files_without_a_head(tmp_path: Path, data: str) -> None:

@@ -1,0 +1,60 @@
+"""Time of `cwdfm eval --data moses` for 10,000 molecules.
+
+    python -m experiments.studies.evaluation_time --out evaluation_time.json
+
+The samples are molecules of MOSES' training set, drawn at random: all of them are valid, so every
+metric is computed for every one. The first run starts with an empty cache: it prepares MOSES and
+the statistics of its test sets. The second one reads them. Target: the second takes less than three
+minutes on two cores.
+"""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from cwdfm.data.moses import MOSES
+from cwdfm.data.readers import read_column
+from cwdfm.files import write_json
+from cwdfm.provenance import package_version, provenance
+from experiments.studies.startup import seconds
+
+RUNS = ("empty cache", "cached data")
+TARGET = 180.0  # seconds, of the second run
+
+
+def write_molecules(path: Path, n: int, seed: int) -> None:
+    """Write random molecules of MOSES' training set, one per line."""
+    rows = read_column(MOSES.path(MOSES.files[0][0]), MOSES.column)
+    molecules = [smiles for _, smiles in rows]
+    path.write_text("\n".join(random.Random(seed).sample(molecules, n)) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the evaluation of molecules.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--n", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CWDFM_CACHE"] = str(Path(folder, "cache"))
+        samples = Path(folder, "samples.smi")
+        write_molecules(samples, options.n, options.seed)
+        for name in RUNS:
+            report = str(Path(folder, name))
+            line = ["-m", "cwdfm", "eval", str(samples), "--data", "moses", "--out", report]
+            cpu, wall = seconds(line)
+            rows[name] = {"cpu": cpu, "wall": wall}
+            print(f"{name:12} {cpu:6.1f} s CPU {wall:6.1f} s", flush=True)
+    versions = {name: package_version(name) for name in ("rdkit", "fcd_torch", "molsets")}
+    config = {"n": options.n, "seed": options.seed, "cores": os.cpu_count(), "packages": versions}
+    claims = {f"cached data: wall < {TARGET:g} s": rows[RUNS[1]]["wall"] < TARGET}
+    write_json(options.out, provenance() | {"config": config, "seconds": rows, "claims": claims})
+    sys.exit(not all(claims.values()))
+
+
+if __name__ == "__main__":
+    main()

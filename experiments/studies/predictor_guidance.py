@@ -1,0 +1,297 @@
+"""Guidance by a predictor on MOSES: the requested property against the strength of guidance.
+
+    python -m experiments.studies.predictor_guidance --out predictor_guidance.json --work DIR
+
+A small network learns to predict logP and QED of a molecule of MOSES from its noisy tokens; the
+law of the property is a normal distribution whose mean and deviation depend on the tokens and the
+time. It guides `moses-uniform-small`, which was trained without conditions. Rejection sampling, to
+compare, draws several molecules without guidance for each one it keeps: the valid one whose
+property is closest to the request. Results of each setting are kept in DIR; repeat the command to
+resume.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import cwdfm
+from cwdfm import data
+from cwdfm.data.properties import PROPERTIES
+from cwdfm.data.smiles import canonical, parse
+from cwdfm.files import write_json
+from cwdfm.metrics.descriptors import Descriptors
+from cwdfm.metrics.tanimoto import similarities
+from cwdfm.path import MixturePath
+from cwdfm.provenance import provenance
+
+MODEL = "moses-uniform-small"
+NAMES = ("logP", "QED")
+TARGETS = {"logP": (1.0, 4.0), "QED": (0.6, 0.9)}
+STRENGTHS = (1.0, 2.0, 4.0)
+DRAWS = (2, 4)  # of rejection sampling
+# The exact form calls the predictor for every token at every position: fewer samples.
+EXACT = (("logP", 4.0, 1.0),)
+STEPS, ROUNDS = 32, 10
+WIDTH, KERNEL, LAYERS = 64, 5, 3
+BATCH, RATE = 256, 2e-3
+MOLECULES, HELD_OUT = 30_000, 2_000
+MIN_DEVIATION = 0.1  # of a standardized property
+
+
+class Predictor(nn.Module):
+    """Mean and deviation of standardized properties, from noisy tokens and the time.
+
+    Convolutions over the tokens, and a mean over the sequence. Shapes: M sequences, N length,
+    V tokens, D width, P properties.
+    """
+
+    def __init__(self, vocab: int, length: int, properties: int) -> None:
+        super().__init__()
+        self.vocab = vocab
+        self.embed = nn.Linear(vocab, WIDTH, bias=False)
+        self.position = nn.Parameter(torch.zeros(length, WIDTH))
+        self.time = nn.Linear(2, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.Conv1d(WIDTH, WIDTH, KERNEL, padding=KERNEL // 2) for _ in range(LAYERS)
+        )
+        self.hidden = nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, 2 * properties)
+
+    def forward(self, x_t: Tensor, t_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [M, P] for tokens [M, N] or one-hot vectors [M, N, V]."""
+        one_hot = x_t if x_t.dim() == 3 else F.one_hot(x_t, self.vocab)
+        time_MD = self.time(torch.stack([t_M, t_M.square()], 1).float())
+        h_MND = self.embed(one_hot.float()) + self.position + time_MD[:, None]
+        for layer in self.layers:
+            h_MND = h_MND + layer(F.gelu(h_MND).transpose(1, 2)).transpose(1, 2)
+        pooled_MD = F.gelu(self.hidden(F.gelu(h_MND).mean(1)))
+        mean_MP, raw_MP = self.out(pooled_MD).chunk(2, -1)
+        return mean_MP, MIN_DEVIATION + F.softplus(raw_MP)
+
+
+@dataclass(frozen=True)
+class Standardized:
+    """Properties minus their mean over the data, in units of their deviation."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+def log_density(mean: Tensor, deviation: Tensor, value: Tensor | float) -> Tensor:
+    """The log density of a normal distribution, without the constant."""
+    return -0.5 * ((value - mean) / deviation).square() - deviation.log()
+
+
+def training_data(trained: Any, workers: int = 1) -> tuple[Tensor, Tensor]:
+    """Tokens [n, N] and properties [n, P] of molecules of MOSES' training set."""
+    found = data.load(
+        "moses",
+        length=trained.length,
+        tokenizer=trained.tokenizer,
+        limit=MOLECULES,
+        cache=False,
+        workers=workers,
+    )
+    tokens = torch.from_numpy(found.train.astype(np.int64))
+    molecules = map(parse, found.texts("train"))
+    values = [[PROPERTIES[name](molecule) for name in NAMES] for molecule in molecules]
+    return tokens, torch.tensor(values, dtype=torch.float32)
+
+
+def fit(trained: Any, minutes: float, path: Path) -> tuple[Predictor, Standardized, Any]:
+    """Train the predictor for some minutes, or load it; its scores on held-out molecules."""
+    predictor = Predictor(trained.tokenizer.vocab_size, trained.length, len(NAMES))
+    if path.exists():
+        kept = torch.load(path, weights_only=True)
+        predictor.load_state_dict(kept["weights"])
+        about = kept["about"]
+        return predictor.eval(), Standardized(about["mean"], about["deviation"]), about
+    torch.manual_seed(0)
+    predictor = Predictor(trained.tokenizer.vocab_size, trained.length, len(NAMES))
+    tokens, values = training_data(trained)
+    scale = Standardized(tuple(values.mean(0).tolist()), tuple(values.std(0).tolist()))
+    standard = (values - torch.tensor(scale.mean)) / torch.tensor(scale.deviation)
+    flow = MixturePath(trained.source, trained.schedule)
+    held_out, training = slice(0, HELD_OUT), torch.arange(HELD_OUT, len(tokens))
+    optimizer = torch.optim.AdamW(predictor.parameters(), RATE, weight_decay=0.01)
+    start, step, spent = time.monotonic(), 0, 0.0
+    while spent < 60 * minutes:
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * math.cos(math.pi / 2 * min(1, spent / (60 * minutes)))
+        rows = training[torch.randint(len(training), (BATCH,))]
+        t_B = torch.rand(BATCH)
+        x_t = flow.sample(tokens[rows], t_B, seed=1, step=step, index=rows).x_t
+        loss = -log_density(*predictor(x_t, t_B), standard[rows]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step, spent = step + 1, time.monotonic() - start
+        if step % 200 == 0:
+            print(f"predictor: step {step}, loss {float(loss):.3f}, {spent:.0f} s", flush=True)
+    predictor.eval()
+    errors = {}
+    for t in (0.25, 0.5, 0.75, 1.0):
+        t_B = torch.full((HELD_OUT,), t)
+        x_t = flow.sample(tokens[held_out], t_B, seed=2).x_t
+        with torch.inference_mode():
+            mean, _ = predictor(x_t, t_B)
+        rms = (mean - standard[held_out]).square().mean(0).sqrt() * torch.tensor(scale.deviation)
+        errors[str(t)] = dict(zip(NAMES, rms.tolist(), strict=True))
+    about = {
+        "parameters": sum(p.numel() for p in predictor.parameters()),
+        "steps": step,
+        "seconds": spent,
+        "molecules": len(training),
+        "mean": scale.mean,
+        "deviation": scale.deviation,
+        "rms_error": errors,
+    }
+    torch.save({"weights": predictor.state_dict(), "about": about}, path)
+    return predictor, scale, about
+
+
+@dataclass(frozen=True)
+class Request:
+    """log h(x_t, t): the log density of a requested value of a property."""
+
+    predictor: Predictor
+    scale: Standardized
+    name: str
+    value: float
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        k = NAMES.index(self.name)
+        mean_MP, deviation_MP = self.predictor(x_t, t)
+        wanted = (self.value - self.scale.mean[k]) / self.scale.deviation[k]
+        return log_density(mean_MP[:, k], deviation_MP[:, k], wanted)
+
+
+def draw(trained: Any, n: int, seed: int, guidance: Any = ()) -> dict[str, Any]:
+    """Samples with their cost."""
+    start = time.perf_counter()
+    out = trained.generate(
+        cwdfm.Euler(),
+        n=n,
+        steps=STEPS,
+        seed=seed,
+        grid="kappa",
+        resample=cwdfm.Resample(ROUNDS),
+        guidance=guidance,
+    )
+    seconds = time.perf_counter() - start
+    return {
+        "texts": out.texts,
+        "evaluations": float(out.evaluations.double().mean()),
+        "seconds": seconds / n,
+    }
+
+
+def scores(texts: Sequence[str], name: str, value: float) -> dict[str, Any]:
+    """Validity, the distance of the property from the request, and diversity of valid samples."""
+    found = Descriptors.of(texts, filters=False)
+    n = len(found)
+    counts = {"samples": len(texts), "valid": n / len(texts)}
+    if n < 2:
+        return counts
+    obtained = found.properties[name]
+    errors = np.abs(obtained - value)
+    _, similarity, _ = similarities(found.fingerprints, found.fingerprints)
+    return counts | {
+        "unique": len(set(found.smiles)) / n,
+        "obtained": float(obtained.mean()),
+        "error": float(errors.mean()),
+        "standard_error": float(errors.std(ddof=1) / math.sqrt(n)),
+        "diversity": 1 - float(similarity.mean()),
+    }
+
+
+def closest(texts: Sequence[str], draws: int, name: str, value: float) -> list[str]:
+    """Of each `draws` consecutive texts, the valid one closest to the request, or the first."""
+
+    def distance(text: str) -> float:
+        if canonical(text) is None:
+            return math.inf
+        return abs(PROPERTIES[name](parse(text)) - value)
+
+    groups = (texts[i : i + draws] for i in range(0, len(texts) - draws + 1, draws))
+    return [min(group, key=distance) for group in groups]
+
+
+def settings() -> Iterator[tuple[str, float, float, Literal["taylor", "exact"]]]:
+    """Property, requested value, strength and form of every guided setting."""
+    for name, values in TARGETS.items():
+        for value in values:
+            for strength in STRENGTHS:
+                yield name, value, strength, "taylor"
+    for name, value, strength in EXACT:
+        yield name, value, strength, "exact"
+
+
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The content of a JSON file, which is written first if it does not exist."""
+    if not path.exists():
+        write_json(path, make())
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Guide a model of MOSES by a predictor.")
+    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser.add_argument("--work", type=Path, required=True, help="a folder of finished settings")
+    parser.add_argument("--n", type=int, default=128, help="samples per setting")
+    parser.add_argument("--exact-n", type=int, default=32, help="samples with the exact form")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of training the predictor")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    trained = cwdfm.load(MODEL)
+    predictor, scale, about = fit(trained, options.minutes, options.work / "predictor.pt")
+    print(about, flush=True)
+    n, rows = options.n, []
+    pool = kept(
+        options.work / "unguided.json",
+        lambda: draw(trained, n * max(DRAWS), options.seed),
+    )
+    for name, values in TARGETS.items():
+        for value in values:
+            for draws in (1, *DRAWS):
+                texts = closest(pool["texts"][: n * draws], draws, name, value)
+                row = {"property": name, "requested": value, "draws": draws}
+                cost = {key: draws * pool[key] for key in ("evaluations", "seconds")}
+                rows.append(row | cost | scores(texts, name, value))
+    for name, value, strength, form in settings():
+        guidance = cwdfm.PredictorGuidance(
+            Request(predictor, scale, name, value), strength=strength, form=form
+        )
+        count = options.exact_n if form == "exact" else n
+        path = options.work / f"{name}-{value:g}-{strength:g}-{form}.json"
+        found = kept(path, lambda g=guidance, c=count: draw(trained, c, options.seed, g))
+        row = {"property": name, "requested": value, "strength": strength, "form": form}
+        cost = {key: found[key] for key in ("evaluations", "seconds")}
+        rows.append(row | cost | scores(found["texts"], name, value))
+        print(rows[-1], flush=True)
+    config = {
+        "model": MODEL,
+        "n": n,
+        "exact_n": options.exact_n,
+        "seed": options.seed,
+        "steps": STEPS,
+        "rounds": ROUNDS,
+        "predictor": about,
+    }
+    write_json(options.out, provenance() | {"config": config, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
