@@ -144,7 +144,9 @@ def check_empty(arguments: list[str]) -> None:
             )
 
 
-def parse(command: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
+def parse(
+    command: str, arguments: list[str], defaults: Callable[[Any], T], program: str = "cwdfm"
+) -> T:
     """Fill a dataclass from the command line; an unknown flag exits with code 2.
 
     `defaults(missing)` returns the default options, with `missing` for the required ones. Fields of
@@ -153,7 +155,7 @@ def parse(command: str, arguments: list[str], defaults: Callable[[Any], T]) -> T
     check_empty(arguments)
     tyro = load_extra("tyro", "cli")
     default = defaults(tyro.MISSING)
-    settings = {"prog": f"cwdfm {command}", "config": (tyro.conf.OmitArgPrefixes,)}
+    settings = {"prog": f"{program} {command}", "config": (tyro.conf.OmitArgPrefixes,)}
     with by_flags(type(default)):
         with _reraise_input_errors():
             filled: T = tyro.cli(type(default), args=arguments, default=default, **settings)

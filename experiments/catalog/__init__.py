@@ -108,7 +108,7 @@ def _controls() -> Iterator[Experiment]:
     title = "table: position embeddings, mask source, QM9"
     yield Experiment("positions", title, controls.positions)
     title = "tables: dropout and carry-over while sampling, QM9"
-    yield Experiment("dropout-leak", title, leak.plan, estimate=12)
+    yield Experiment("dropout-leak", title, leak.plan, estimate=22)
     yield Experiment("dropout-leak-cpu", f"{title}, on a CPU", leak.on_a_cpu)
 
 

@@ -19,6 +19,7 @@ from cwdfm.provenance import provenance
 from experiments.chaos.forked import warm_up
 from experiments.chaos.jobs import JOBS
 from experiments.chaos.scenarios import SCENARIOS
+from experiments.cli import PROGRAM
 
 # Scenarios per round, roughly in proportion to the counts of a full run.
 ROUND = {
@@ -49,7 +50,7 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    options = parse("chaos", arguments, lambda _: Options())
+    options = parse("chaos", arguments, lambda _: Options(), PROGRAM)
     check_positive("minutes", options.minutes)
     start = time.monotonic()
     end = start + 60 * options.minutes

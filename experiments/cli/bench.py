@@ -9,6 +9,7 @@ from cwdfm.distributed import process_group, world_size
 from cwdfm.errors import InputError
 from experiments.bench.settings import SHAPES, Scale, Settings
 from experiments.bench.suite import CASES, chosen, run
+from experiments.cli import PROGRAM
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> None:
             print(f"{case.name:20} {case.what(SHAPES['full'])}")
             print(f"{'':20} implementations: {'; '.join(case.ways)}")
         return
-    options = parse("bench", arguments, lambda missing: Options(missing))
+    options = parse("bench", arguments, lambda missing: Options(missing), PROGRAM)
     cases = chosen(options.cases)
     with process_group(options.device) as device:
         if world_size() > 1:

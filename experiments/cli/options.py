@@ -11,6 +11,7 @@ from cwdfm.cli.options import parse
 from cwdfm.errors import InputError
 from experiments.catalog import EXPERIMENTS
 from experiments.catalog.perplexity import TEST_CORPORA
+from experiments.cli import PROGRAM
 from experiments.listing import by_paper_number, explain_missing, last_in_paper
 from experiments.scale import Scale
 from experiments.tasks.base import Corpus
@@ -44,7 +45,9 @@ def parse_command(arguments: list[str]) -> tuple[list[str], list[str], Options]:
     )
     names = select(names_given, first=arguments[0])
     flags = arguments[len(names_given) :]
-    options = parse(f"run {' '.join(names_given)}", flags, lambda missing: Options(missing))
+    options = parse(
+        f"run {' '.join(names_given)}", flags, lambda missing: Options(missing), PROGRAM
+    )
     check(options)
     return names, flags, options
 

@@ -12,6 +12,7 @@ from cwdfm.cli.options import HELP, fields_given, parse
 from cwdfm.errors import InputError, RunError
 from cwdfm.files import check_output_folder
 from experiments.catalog import EXPERIMENTS
+from experiments.cli import PROGRAM
 from experiments.cli.options import Options, parse_command
 from experiments.cli.resources import (
     check_fingerprints,
@@ -83,7 +84,7 @@ def usage(arguments: list[str]) -> None:
         f"usage: python -m experiments run NAME ... --out DIR [options]\n\n{list_experiments()}\n"
     )
     if arguments:
-        parse("run NAME ...", ["--help"], lambda missing: Options(missing))  # exits
+        parse("run NAME ...", ["--help"], lambda missing: Options(missing), PROGRAM)  # exits
     print("`python -m experiments run --help` shows all options.")
     sys.exit(2)
 
