@@ -29,7 +29,9 @@ def similarities(
     """Largest, mean and root mean square similarity of each row of `a` to the rows of `b`."""
     out_N3 = np.zeros((len(a_NW), 3))
     a_NW, b_MW = np.ascontiguousarray(a_NW), np.ascontiguousarray(b_MW)
-    ones_N, ones_M = _ones(a_NW), _ones(b_MW)
+    ones_N, ones_M = (np.zeros(len(x), np.int64) for x in (a_NW, b_MW))
+    _add_ones(a_NW, ones_N)
+    _add_ones(b_MW, ones_M)
 
     def compare(start: int) -> None:  # numba releases the GIL
         rows = slice(start, start + _ROWS)
@@ -54,13 +56,11 @@ _popcount: Any = intrinsic(_count_ones)
 
 
 @numba_jit
-def _ones(a_NW: np.ndarray) -> np.ndarray:
-    """The number of ones in each row."""
-    ones_N = np.zeros(len(a_NW), np.int64)
+def _add_ones(a_NW: np.ndarray, ones_N: np.ndarray) -> None:
+    """Add the number of ones in each row to `ones_N`."""
     for i in range(len(a_NW)):
         for k in range(a_NW.shape[1]):
             ones_N[i] += _popcount(a_NW[i, k])
-    return ones_N
 
 
 @numba_jit

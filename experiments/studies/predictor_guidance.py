@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,7 +132,8 @@ def fit(trained: Any, minutes: float, path: Path) -> tuple[Predictor, Standardiz
         rows = training[torch.randint(len(training), (BATCH,))]
         t_B = torch.rand(BATCH)
         x_t = flow.sample(tokens[rows], t_B, seed=1, step=step, index=rows).x_t
-        loss = -log_density(*predictor(x_t, t_B), standard[rows]).mean()
+        mean, deviation = predictor(x_t, t_B)
+        loss = -log_density(mean, deviation, standard[rows]).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -276,7 +278,7 @@ def main() -> None:
         )
         count = options.exact_n if form == "exact" else n
         path = options.work / f"{name}-{value:g}-{strength:g}-{form}.json"
-        found = kept(path, lambda g=guidance, c=count: draw(trained, c, options.seed, g))
+        found = kept(path, partial(draw, trained, count, options.seed, guidance))
         row = {"property": name, "requested": value, "strength": strength, "form": form}
         cost = {key: found[key] for key in ("evaluations", "seconds")}
         rows.append(row | cost | scores(found["texts"], name, value))
