@@ -19,6 +19,7 @@ from cwdfm.solver_config import SOLVERS, option_names
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 NONE = "none"
+DEFAULT_MODEL = "qm9-uniform-small"  # the fastest on a CPU
 TEMPLATES = {
     "moses-uniform-small": "",
     "novels-small": "The [12] of the [3] was closed.",
@@ -151,11 +152,10 @@ def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Only the options of the selected solver are visible.
     """
-    names = bundled_models()
     form = {
         "model": gr.Dropdown(
-            names,
-            value=names[0],
+            bundled_models(),
+            value=DEFAULT_MODEL,
             allow_custom_value=True,
             label="Model",
             info="A bundled model, or the path of a model folder",
@@ -178,9 +178,13 @@ def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         form["seed"] = gr.Number(0, precision=0, minimum=0, label="Seed", min_width=100)
     form["prompt"] = gr.Textbox(label="Prompt", info="Text that every sample starts with")
     form["template"] = gr.Textbox(
-        TEMPLATES.get(names[0], ""),
-        label="Template or scaffold",
+        TEMPLATES[DEFAULT_MODEL],
+        label="Template",
         info="A complete sample with holes: [12] stands for twelve tokens",
+    )
+    form["scaffold"] = gr.Textbox(
+        label="Scaffold",
+        info="SMILES of a fragment that every molecule contains, extended at its marks *",
     )
     # Runs in the browser: a reply from the server could overwrite what the user has typed since.
     example = f"model => ({json.dumps(TEMPLATES)})[model] || ''"
@@ -242,7 +246,8 @@ def forms_of(values: dict[str, Any]) -> list[Form]:
     for name in ("steps", "n", "seed"):
         if values[name] is None:
             raise InputError(f"{name} is empty; give a number")
-    shared = {name: values[name] for name in ("model", "steps", "n", "seed", "prompt", "template")}
+    names = ("model", "steps", "n", "seed", "prompt", "template", "scaffold")
+    shared = {name: values[name] for name in names}
     shared["evaluations"] = values["budget"] == "evaluations"
     changed = {
         name: values[name]

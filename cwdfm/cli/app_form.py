@@ -11,8 +11,7 @@ import torch
 from cwdfm.cli.options import flag
 from cwdfm.cli.sample import Job, file_header, make_job
 from cwdfm.cli.sample_options import check, parse_options
-from cwdfm.errors import check_integer
-from cwdfm.generation import generate_samples
+from cwdfm.errors import InputError, check_integer
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained.model import load_trained
 from cwdfm.report.replay import replay_page
@@ -39,11 +38,12 @@ class Form:
     seed: int = 0
     prompt: str = ""
     template: str = ""
+    scaffold: str = ""
 
     def arguments(self, out: str) -> list[str]:
         """The arguments of the equivalent `cwdfm sample` command."""
         values: dict[str, Any] = {"out": out, "n": self.n, "steps": self.steps, "seed": self.seed}
-        values |= {"solver": self.solver} | dict(self.settings) | self._texts
+        values |= {"solver": self.solver} | dict(self.settings) | self._constraints
         argv = [str(self.model)]
         for name, value in values.items():
             joined = str(value).startswith("-")  # --name=-1: a separate -1 would look like a flag
@@ -51,25 +51,35 @@ class Form:
         return [*argv, "--record"]
 
     def code(self) -> str:
-        """The equivalent Python code."""
+        """The equivalent Python code, for a `model` that is loaded."""
         solver = "" if self.solver == "auto" else f"{self.solver!r}, "
         if self.settings:
             options = "".join(f", {name}={value!r}" for name, value in self.settings)
             name = "euler" if self.solver == "auto" else self.solver
             solver = f"cwdfm.make_solver({name!r}{options}), "
-        texts = "".join(f", {name}={text!r}" for name, text in self._texts.items())
-        arguments = f"n={self.n}, steps={self.steps}, seed={self.seed}{texts}, record=True"
+        values = {name: repr(text) for name, text in self._constraints.items()}
+        if (scaffold := values.pop("scaffold", None)) is not None:
+            values["fragment"] = f"Scaffold({scaffold})"
+        constraints = "".join(f", {name}={value}" for name, value in values.items())
+        arguments = f"n={self.n}, steps={self.steps}, seed={self.seed}{constraints}, record=True"
         return f"samples = model.generate({solver}{arguments})\nprint(*samples.texts, sep='\\n')\n"
 
     @property
-    def _texts(self) -> dict[str, str]:
-        texts = {"prompt": self.prompt, "template": self.template}
-        return {name: text for name, text in texts.items() if text}
+    def _constraints(self) -> dict[str, str]:
+        """What the samples must contain, by the names of the options."""
+        names = ("prompt", "template", "scaffold")
+        return {name: text for name in names if (text := getattr(self, name))}
 
     def job(self, folder: Path, device: str) -> Job:
         """Load the model and check that the values are valid for it."""
         check_integer("n", self.n, most=MAX_SAMPLES)
         check_integer("evaluations" if self.evaluations else "steps", self.steps, most=MAX_STEPS)
+        if self.evaluations and self.scaffold:
+            raise InputError(
+                "a scaffold cannot be combined with a number of evaluations, because samples that "
+                "do not contain it are drawn again; choose a number of steps",
+                fields=("scaffold", "evaluations"),
+            )
         argv = [*self.arguments(str(folder / f"{self.solver}.jsonl")), "--device", device]
         options, given = parse_options(argv)
         with options.flag_names():
@@ -134,7 +144,10 @@ def run(
     """Sample with each form, record the first samples, and write everything to `folder`."""
     rows: list[list[Any]] = []
     commands, files = [], []
-    code = f"import cwdfm\n\nmodel = cwdfm.load({forms[0].model!r})\n"
+    code = f"\nmodel = cwdfm.load({forms[0].model!r})\n"
+    if forms[0].scaffold:
+        code = "from cwdfm.data.fragments import Scaffold\n" + code
+    code = "import cwdfm\n" + code
     recordings: list[Recording] = []
     for number, form in enumerate(forms):
         job, done = form.job(folder, device), 0
@@ -147,7 +160,7 @@ def run(
 
         record = job.recorded if job.options.record else 0
         request = job.request(list(range(form.n)))
-        samples = generate_samples(**request, record=record, progress=advance)
+        samples = job.sampler(**request, record=record, progress=advance)
         name = job.options.solver
         for text, count in zip(samples.texts, samples.evaluations.tolist(), strict=True):
             rows.append([name, text, count])

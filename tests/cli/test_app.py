@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Form("qm9-mask-small", "neighbor", (("radius", 2), ("temperature", 0.8)), steps=6, n=3),
         Form("qm9-mask-small", "entropy", steps=6, n=2, seed=5, template="c1ccccc1[3]"),
         Form("qm9-uniform-small", steps=6, n=3, prompt="CC"),
+        Form("qm9-uniform-small", "euler", steps=6, n=2, scaffold="C1CC(*)1"),
         Form("novels-small", "confidence", steps=3, n=1, template="-- '[3]' \"$HOME\" [2]."),
     ],
     ids=lambda form: f"{form.model}-{form.solver}",
@@ -75,6 +76,9 @@ def test_a_budget_of_evaluations_is_used_but_not_exceeded(
         (Form("qm9-mask-small", steps=10**6), "steps must"),
         (Form("qm9-mask-small", template="CC"), "holes"),
         (Form("qm9-mask-small", prompt="C", template="C[2]"), "exclusive"),
+        (Form("qm9-mask-small", scaffold="C1CC"), "C1CC"),
+        (Form("qm9-mask-small", template="C[2]", scaffold="C1CC1"), "scaffold"),
+        (Form("qm9-mask-small", scaffold="C1CC1", evaluations=True), "steps"),
         (Form("qm9-uniform-small", "confidence", steps=2), "UniformSource"),
         (Form("qm9-mask-small", "neighbor", (("radius", -1),)), "radius"),
     ],
@@ -129,7 +133,7 @@ def browser() -> Iterator["Browser"]:
 
 
 def fill(page: "Page", **fields: str) -> None:
-    labels = {"model": "Model", "template": "Template or scaffold", "prompt": "Prompt"}
+    labels = {"model": "Model", "template": "Template", "prompt": "Prompt"}
     for name, value in fields.items():
         box = page.get_by_label(labels.get(name, name), exact=name == "model")
         box.fill(value)
