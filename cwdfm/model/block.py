@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cwdfm.model.attention import AttentionFn, attend
 from cwdfm.ops.adaptive_norm import Residual, add_norm
-from cwdfm.ops.dispatch import fused_gelu
+from cwdfm.ops.dispatch import fused_gelu, onednn_gelu
 from cwdfm.ops.precision import product_dtype
 
 
@@ -88,9 +88,14 @@ class Block(nn.Module):
 def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:
     """GELU (tanh approximation) of layer(x), [..., out_features] for x [..., in_features].
 
-    Without gradients, cuBLAS applies bias and GELU in the epilogue of the matrix product. With
-    gradients the pre-activation has to be stored anyway, and torch.compile fuses the rest.
+    Without gradients, cuBLAS or oneDNN applies bias and GELU in the epilogue of the matrix product.
+    With gradients the pre-activation has to be stored anyway, and torch.compile fuses the rest.
     """
+    if onednn_gelu(x):
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, layer.weight, layer.bias, "gelu", [], "tanh"
+        )
+        return product
     if not fused_gelu(x):
         return F.gelu(layer(x), approximate="tanh")
     x, weight, bias = (v.to(product_dtype(x)) for v in (x, layer.weight, layer.bias))

@@ -57,11 +57,12 @@ def add_norm(
         return out_h, x
     if residual is not None:
         added_BND, gate_B1D = F.dropout(residual.y_BND, dropout), residual.gate_B1D
-        h_BND = h_BND + (added_BND if gate_B1D is None else gate_B1D * added_BND)
+        gated = gate_B1D is not None
+        h_BND = torch.addcmul(h_BND, gate_B1D, added_BND) if gated else h_BND + added_BND
     x_BND: Tensor = norm(h_BND)
     if shift_B1D is None or scale_B1D is None:
         return h_BND, x_BND
-    return h_BND, x_BND * (1 + scale_B1D) + shift_B1D
+    return h_BND, torch.addcmul(shift_B1D, x_BND, 1 + scale_B1D)
 
 
 @torch.library.custom_op("cwdfm::add_norm", mutates_args=())

@@ -83,6 +83,16 @@ def fused_gelu(x: Tensor) -> bool:
     return x.is_cuda and half and not torch.is_grad_enabled() and MODE != "off"
 
 
+def onednn_gelu(x: Tensor) -> bool:
+    """Whether oneDNN applies bias and GELU to the products of a linear layer of x on a CPU.
+
+    PyTorch's own GELU takes as long as the product. Compiled code fuses it by itself.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or MODE == "off":
+        return False
+    return x.is_cpu and product_dtype(x) == torch.float32 and _has_onednn_linear()
+
+
 @contextmanager
 def plain() -> Iterator[None]:
     """Disable the Triton kernels within the context, for comparisons."""
@@ -118,6 +128,12 @@ def _triton_runs(device: torch.device) -> bool:
         shared: int = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
         return shared >= SHARED_BYTES
     return device.type == "cpu" and INTERPRETED
+
+
+@cache
+def _has_onednn_linear() -> bool:
+    """Whether PyTorch was built with oneDNN and has its operator for linear layers."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _runs_traced(device: torch.device) -> bool:

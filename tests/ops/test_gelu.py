@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cwdfm.model import block
 from cwdfm.model.block import linear_gelu
 from cwdfm.ops import dispatch
-from cwdfm.ops.dispatch import fused_gelu
+from cwdfm.ops.dispatch import fused_gelu, onednn_gelu
 
 
 def test_epilogue_runs_on_gpus_in_half_precision_without_gradients(
@@ -42,3 +43,25 @@ def test_epilogue_matches_the_plain_expression(
             assert fused.dtype == torch.bfloat16
             torch.testing.assert_close(fused, plain, rtol=2**-7, atol=1e-3)
             assert not torch.equal(fused, plain)
+
+
+def test_onednn_applies_gelu_in_float32_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(2, 3)
+    with torch.no_grad():
+        supported = torch.backends.mkldnn.is_available()
+        assert [onednn_gelu(each) for each in (x, x.double(), x.bfloat16())] == [supported, 0, 0]
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not onednn_gelu(x)
+        monkeypatch.setattr(dispatch, "MODE", "off")
+        assert not onednn_gelu(x)
+        monkeypatch.undo()
+    assert not onednn_gelu(x)
+
+
+@pytest.mark.parametrize("shape", [(7, 16), (2, 5, 16), (0, 16)])
+def test_onednn_matches_the_tanh_approximation(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x, layer = torch.randn(shape), nn.Linear(16, 64)
+    with torch.no_grad():
+        exact = F.gelu(layer.double()(x.double()), approximate="tanh").float()
+        torch.testing.assert_close(linear_gelu(x, layer.float()), exact, rtol=1e-5, atol=1e-6)
