@@ -20,7 +20,7 @@ from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.transformer import DiT
 from cwdfm.model.wrappers import BannedTokens
-from cwdfm.solver import FirstHitting
+from cwdfm.solver import FirstHitting, Gibbs
 from tests.support.blocks import LINEAR, method, network, plain_logits, tokens
 from tests.support.exact import Array, Chain
 from tests.support.exact import State as Tokens
@@ -98,6 +98,36 @@ def test_samples_follow_the_exact_distribution() -> None:
     behind = np.stack([one_by_one(model, before) for before in pairs])
     assert_follows(single, (one_by_one(model, ())[:, None] * behind).ravel())
     assert_differs(single, joint_law(model, [0.0, 1.0]))
+
+
+def test_gibbs_corrections_inside_blocks_follow_the_exact_distribution() -> None:
+    """Halfway through a block one of its tokens is redrawn. False-alarm rate 1e-6."""
+    model, mask, states = strong(), 3, list(product(range(4), repeat=2))
+
+    def block(before: Tokens) -> Array:
+        """[9]: half of the tokens are revealed, one is redrawn, and the rest follows."""
+        law = np.zeros((3, 3))
+        for x in states:
+            p = prediction(model, before, (mask, mask))
+            chance = math.prod(0.5 if v == mask else 0.5 * p[i, v] for i, v in enumerate(x))
+            revealed = [i for i in (0, 1) if x[i] != mask]
+            for i in revealed or [0]:
+                hidden = tuple(mask if j == i else v for j, v in enumerate(x))
+                redrawn = prediction(model, before, hidden)[i] if revealed else np.eye(4)[mask]
+                for v, q in enumerate(redrawn):
+                    y = tuple(v if j == i else w for j, w in enumerate(x))
+                    last = prediction(model, before, y)
+                    ends = [last[j] if w == mask else np.eye(3)[w] for j, w in enumerate(y)]
+                    law += chance * q / len(revealed or [0]) * np.outer(*ends)
+        return law.ravel()
+
+    asked = SampleRequest(shape=(20_000, 4), steps=4, seed=3)
+    solver = Gibbs(cwdfm.Euler(hazard="integrated"))
+    counts = histogram(method(2, 3).sample(model, solver, asked).tokens, 3)
+    first = block(())
+    behind = [block(before) for before in product(range(3), repeat=2)]
+    assert_follows(counts, (first[:, None] * np.stack(behind)).ravel())
+    assert_differs(counts, joint_law(model, [0.0, 0.5, 1.0]))
 
 
 def test_neighbor_weight_follows_the_exact_distribution() -> None:

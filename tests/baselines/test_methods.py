@@ -142,7 +142,7 @@ SUITED = {
     | {f"entropy{rest}" for rest in ("", "-counted", "-inverse", "-bound")}
     | {"gibbs", "theta-trapezoidal", "theta-rk2"},
     "mdlm": set(SOLVERS) - {"left-to-right", "analytic", "score-euler"},
-    "bd3lm": set(SOLVERS) - {"left-to-right", "analytic", "score-euler", "gibbs"},
+    "bd3lm": set(SOLVERS) - {"left-to-right", "analytic", "score-euler"},
     "sedd-mask": {"analytic", "score-euler"},
     "ar": {"left-to-right"},
 }

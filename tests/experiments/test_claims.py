@@ -72,7 +72,7 @@ def test_verdicts_are_counted() -> None:
     introduction = " ".join(PAGE[: PAGE.index("**Scale.**")].split())
     for verdict, words in WORDS.items():
         assert f"{counts[verdict]} {words}" in introduction
-    shown = f"{counts['holds']} hold and {counts['does not hold']} do not hold"
+    shown = f"{counts['holds']} hold and {counts['does not hold']} do not"
     assert shown in " ".join(README.split())
 
 

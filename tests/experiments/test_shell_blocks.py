@@ -99,6 +99,8 @@ def test_shell_blocks_run(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CWDFM_DATA", str(stand_ins / "data"))
+    modules = str(tmp_path / "modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
     monkeypatch.setattr(presets, "SIZES", dict.fromkeys(presets.SIZES, (16, 1, 1, 8)))
     for name in ("load_extra", "make_page", "serve"):
         monkeypatch.setattr(app, name, lambda *_: None)
@@ -114,7 +116,9 @@ def test_shell_blocks_run(
     with serve_hub(tmp_path / "hub", monkeypatch) as hub:
         for name in set(MODELS) & set(re.findall(r"[\w.-]+/[\w.-]+", script)):
             MODELS[name](tmp_path / "published" / name)
-            hub.add(name, tmp_path / "published" / name)
+            commit = hub.add(name, tmp_path / "published" / name)
+            if name == "inclusionAI/LLaDA2.1-mini":  # runs code of its repository
+                monkeypatch.setenv("COMMIT", commit)
         run_script(script, PROGRAMS, run_program, folder, tmp_path / "calls")
 
 

@@ -315,7 +315,7 @@ def test_given_tokens_are_noted(tmp_path: Path) -> None:
     files = [samples(tmp_path / f"{i}.jsonl", steps=i, template="C*") for i in (1, 2)]
     run(*files, "--out", tmp_path / "out", "--data", "none")
     notes = scores_of(tmp_path / "out")["notes"]
-    assert "Scores include the given tokens (prompt or template): all sets." in notes
+    assert "Scores include the tokens of the prompt or template: all sets." in notes
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
@@ -417,7 +417,7 @@ def test_drawings_show_the_set_with_the_most_valid_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[list[str]] = []
-    monkeypatch.setattr("cwdfm.report.molecules.molecule_grid", lambda x, _: drawn.append(x))
+    monkeypatch.setattr("cwdfm.report.molecules.molecule_grid", lambda x, *_, **__: drawn.append(x))
     monkeypatch.setattr("cwdfm.report.molecules.step_curves", lambda *_, **__: None)
     known = MoleculeReference(CanonicalSet(["CC", "CO"]), [], {"name": "mine"})
 

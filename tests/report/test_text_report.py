@@ -412,7 +412,7 @@ def test_prompts_are_noted(
     tmp_path: Path, evaluator: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     which = "Neighbor (prompt call), 8 steps"
-    note = f"Scores include the given tokens (prompt or template): {which}."
+    note = f"Scores include the tokens of the prompt or template: {which}."
     plain = write_random_samples(tmp_path / "a.jsonl", prompt=None)
     begun = write_random_samples(tmp_path / "b.jsonl", 1, solver="neighbor", prompt="call")
     out = tmp_path / "out"
