@@ -74,7 +74,7 @@ def test_default_values_are_documented() -> None:
         (Resample, thresholds),
         (Reject, tuple(REJECT_DEFAULTS.values())),
     ):
-        text = rf"[Dd]efault(:| is) {uniform} with a uniform source, (and )?{mask} with a mask source"
+        text = rf"[Dd]efault(:| is) {uniform} with a uniform source, (and )?{mask} with a mask"
         assert re.search(text, " ".join(f"{config.__doc__}".split()))
         assert re.search(text, flags.replace(" # ", " "))
 

@@ -504,7 +504,7 @@ def test_training_continues_from_a_trained_model(tmp_path: Path) -> None:
     for name, weight in trained.model.state_dict().items():
         assert torch.equal(run.model.state_dict()[name], weight), name
     assert run.task.model.dropout == settings.model.dropout
-    with pytest.raises(cwdfm.InputError, match=r"Flow\(source=MaskSource.*Flow\(source=UniformSource"):
+    with pytest.raises(cwdfm.InputError, match=r"trained with .*MaskSource.*UniformSource"):
         Run(settings.updated(source="uniform"), tokens, tmp_path, run.device, init=trained)
 
 
