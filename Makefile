@@ -37,8 +37,10 @@ test: install browser
 	$(MAKE) --jobs=2 --keep-going lint suite
 
 # On a CPU Triton's kernels run in its interpreter; on a GPU: `pytest -m gpu`.
+# `make test MARKS='not gpu'` includes the slow tests.
+MARKS ?= not gpu and not slow
 suite: install
-	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m 'not gpu' --nbmake tests docs/notebooks
+	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m '$(MARKS)' --nbmake tests docs/notebooks
 
 # The documentation site, in site/; open it with `$(BIN)/mkdocs serve`.
 docs: install

@@ -103,6 +103,7 @@ class Curves:
         for name in formats:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=name, dpi=_DPI)
+            figure.set_layout_engine("none")  # the first format determines the layout
             found[name] = buffer.getvalue()
         return found
 

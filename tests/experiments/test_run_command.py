@@ -1,6 +1,7 @@
 """`python -m experiments run` and `list`."""
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -39,6 +40,18 @@ from tests.support.toy_tasks import Square, squares
 HERE = ["--device", "cpu", "--workers", "0"]
 
 
+def of_each_kind() -> set[str]:
+    """The first experiment of every function that makes plans, and those that tests name."""
+    first: dict[tuple[str, str], str] = {}
+    for name, experiment in EXPERIMENTS.items():
+        plan = inspect.unwrap(experiment.plan)
+        first.setdefault((plan.__module__, plan.__qualname__), name)
+    return {*first.values(), "losses", "paths"}
+
+
+QUICK = of_each_kind()
+
+
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two experiments, square-1 and square-2."""
@@ -46,14 +59,21 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
 
 
+def selected(session: pytest.Session) -> set[str]:
+    """The experiments whose tests run in this session, and those of `QUICK`."""
+    items = [item for item in session.items if isinstance(item, pytest.Function)]
+    tests = [x for x in items if x.originalname == "test_tables_and_figures_are_complete"]
+    return QUICK | {test.callspec.params["name"] for test in tests}
+
+
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """All experiments at smoke scale."""
+def smoke(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Store:
+    """The selected experiments at smoke scale."""
     for package in ("rdkit", "safetensors", "mauve", "matplotlib", "transformers"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("smoke")
     store = Store(folder / "jobs")
-    plans = {name: experiment.plan("smoke") for name, experiment in EXPERIMENTS.items()}
+    plans = {name: EXPERIMENTS[name].plan("smoke") for name in sorted(selected(request.session))}
     tasks = [task for plan in plans.values() for task in plan.tasks]
     resources = with_smoke_evaluator(with_smoke_corpora(Resources("cpu")), store, tasks)
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
@@ -69,7 +89,10 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in EXPERIMENTS],
+)
 def test_tables_and_figures_are_complete(name: str, smoke: Store) -> None:
     out = smoke.root.parent / "smoke"
     page = (out / f"{name}.md").read_text()

@@ -140,6 +140,7 @@ def test_runs_of_moses_are_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [len(read_samples(path).texts) for path in samples] == [4] * len(moses.MASK_SETTINGS)
 
 
+@pytest.mark.slow
 def test_representations_of_moses_are_rehearsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
