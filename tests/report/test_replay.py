@@ -317,6 +317,7 @@ def test_commands_record_and_replay(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = tmp_path / "a.smi"
     command = ["qm9-mask-small", "--n", "3", "--steps", "6", "--out", str(out), "--record"]
     sample.main(command)
+    assert f"cwdfm replay {tmp_path / 'a.recording.npz'}" in capsys.readouterr().out
     recording = Recording.load(tmp_path / "a.recording.npz")
     tokenizer = cwdfm.load("qm9-mask-small").tokenizer
     assert [tokenizer.decode(row) for row in recording.tokens.tolist()] == out.read_text().split()
