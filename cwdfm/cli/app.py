@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 
 from cwdfm.cli.app_form import Form, Setting, run, solver_settings
 from cwdfm.cli.options import by_flags, flag, parse
-from cwdfm.errors import InputError, check_integer, load_extra
+from cwdfm.errors import InputError, check_extras, check_integer, load_extra
 from cwdfm.pretrained.model import bundled_models
 from cwdfm.report.replay import FIT_FRAMES, replay_frame
 from cwdfm.solver_config import SOLVERS
@@ -58,6 +58,7 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command until Ctrl-C."""
+    check_extras("cwdfm app", {"gradio": "app", "tyro": "cli"})
     options = parse("app", arguments, lambda _: Options())
     with by_flags(Options):
         check_integer("port", options.port, 0, 65_535)
