@@ -10,6 +10,7 @@ only the classes that its caller lists, so a config file cannot instantiate anyt
 """
 
 import dataclasses
+import inspect
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -123,6 +124,20 @@ def check_applies(config: Any, name: str, settled: Collection[str] = ()) -> None
                 f"{selected[choice]}; remove it{change}",
                 fields=(name, choice),
             )
+
+
+def field_comments(config_class: type) -> dict[str, str]:
+    """The comment behind or above each field that has one; these are the help texts of flags."""
+    comments: dict[str, str] = {}
+    for cls in filter(dataclasses.is_dataclass, reversed(config_class.__mro__)):
+        above: list[str] = []
+        for line in inspect.getsource(cls).splitlines():
+            code, _, behind = line.strip().partition("# ")
+            name = code.partition(":")[0]
+            if name in cls.__annotations__ and (text := behind or " ".join(above)):
+                comments[name] = text
+            above = [] if code else [*above, behind]
+    return comments
 
 
 def to_config(value: Any) -> Any:

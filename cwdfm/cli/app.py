@@ -5,17 +5,19 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from cwdfm.cli.app_form import Form, run, solver_settings
-from cwdfm.cli.options import flag, parse
-from cwdfm.errors import InputError, check_integer, load_extra
+from cwdfm.cli.app_form import Form, Setting, run, solver_settings
+from cwdfm.cli.options import by_flags, flag, parse
+from cwdfm.errors import InputError, check_extras, check_integer, load_extra
 from cwdfm.pretrained.model import bundled_models
 from cwdfm.report.replay import FIT_FRAMES, replay_frame
-from cwdfm.solver_config import SOLVERS, option_names
+from cwdfm.solver_config import SOLVERS
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 NONE = "none"
@@ -26,7 +28,16 @@ TEMPLATES = {
     "qm9-mask-small": "[3]c1[4]1",
     "qm9-uniform-small": "",
 }
-EMPTY = "The replay appears here."
+EMPTY = "Press Sample: the replay, the samples and the equivalent command appear here."
+NO_REPLAY = "This model generates from left to right, so there are no steps to play."
+# The button stays in view while the form scrolls, and the replay has the full width of a phone.
+# In the head, because Gradio limits its argument `css` to elements inside of these containers.
+STYLE = """<style>
+.gradio-container { overflow: clip !important; }
+#run { position: sticky; bottom: 0.75rem; z-index: 2; }
+#replay .html-container { padding: 0 !important; }
+@media (max-width: 40rem) { .main.app { padding: 1rem 0.75rem !important; } }
+</style>"""
 # Gradio serves all its own assets, so the page never needs to load anything from another host.
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
 
@@ -47,8 +58,10 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command until Ctrl-C."""
+    check_extras("cwdfm app", {"gradio": "app", "tyro": "cli"})
     options = parse("app", arguments, lambda _: Options())
-    check_integer("port", options.port, 0, 65_535)
+    with by_flags(Options):
+        check_integer("port", options.port, 0, 65_535)
     port = free_port(options.host, options.port)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     gradio = load_extra("gradio", "app")
@@ -95,6 +108,7 @@ def serve(gradio: Any, page: Any, options: Options, port: int) -> None:
         theme=gradio.themes.Default(
             font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
         ).set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300"),
+        head=STYLE,
         app_kwargs={"middleware": [middleware]},
     )
     print(f"open http://{options.host}:{port} in a browser; press Ctrl-C to quit", flush=True)
@@ -124,27 +138,35 @@ def make_page(gr: Any, folder: Path, device: str) -> Any:
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
                 form, settings = make_form(gr)
-                button = gr.Button("Sample", variant="primary")
+                button = gr.Button("Sample", variant="primary", elem_id="run")
             with gr.Column(scale=2, min_width=320):
                 results = make_results(gr)
 
         def sample(*values: Any, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
             given = dict(zip([*form, *settings], values, strict=True))
             out = Path(tempfile.mkdtemp(dir=folder))
-            try:
+            with shown_errors(gr.Error):
                 result = run(forms_of(given), out, device, progress)
-            # SystemExit: the option parser exits on errors, which must not end the app.
-            except (InputError, OSError, RuntimeError, MemoryError, SystemExit) as error:
-                prefix = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-                text = f"{prefix}{error}"
-                raise gr.Error(escape(text), duration=None, print_exception=False) from error
-            frame = replay_frame(result.page) if result.page else EMPTY
-            return [frame, result.rows, result.files, result.command, result.code]
+            frame = replay_frame(result.page) if result.page else NO_REPLAY
+            values = (result.rows, result.files, result.command, result.code)
+            return [frame, *(gr.update(value=value, visible=True) for value in values)]
 
         inputs = [*form.values(), *settings.values()]
         button.click(sample, inputs, results, api_name="sample", show_progress_on=results[0])
         page.load(None, js=f"() => {{ {FIT_FRAMES} }}", api_name=False)
     return page
+
+
+@contextmanager
+def shown_errors(shown: Callable[..., Exception]) -> Iterator[None]:
+    """Raise errors as `shown`, gradio's class of errors that the page displays (as HTML)."""
+    try:
+        yield
+    except InputError as error:
+        raise shown(escape(str(error)), duration=None, print_exception=False) from error
+    except (Exception, SystemExit) as error:  # the option parser exits on errors
+        text = f"{type(error).__name__}: {error}; the terminal of the app shows details"
+        raise shown(escape(text), duration=None) from error
 
 
 def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -158,19 +180,16 @@ def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             value=DEFAULT_MODEL,
             allow_custom_value=True,
             label="Model",
-            info="A bundled model, or the path of a model folder",
+            info="A bundled model, a model folder, or owner/name on the Hugging Face hub",
         ),
         "solver": gr.Dropdown(["auto", *SOLVERS], value="neighbor", label="Solver"),
         "other": gr.Dropdown([NONE, *SOLVERS], value="euler", label="Compare with"),
     }
-    settings = {}
     with gr.Accordion("Solver settings", open=False):
-        for name, (annotation, default) in solver_settings().items():
-            visible = name in option_names("neighbor")
-            settings[name] = make_setting(gr, name, annotation, default, visible)
+        settings = make_settings(gr, form["solver"])
     with gr.Row():
-        form["budget"] = gr.Radio(
-            ["steps", "evaluations"], value="steps", label="Number of", min_width=160
+        form["budget"] = gr.Dropdown(
+            ["steps", "evaluations"], value="steps", label="Budget in", min_width=100
         )
         form["steps"] = gr.Number(64, precision=0, minimum=1, label="Per sample", min_width=100)
     with gr.Row():
@@ -189,28 +208,56 @@ def make_form(gr: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     # Runs in the browser: a reply from the server could overwrite what the user has typed since.
     example = f"model => ({json.dumps(TEMPLATES)})[model] || ''"
     form["model"].change(None, form["model"], form["template"], js=example, api_name=False)
-    form["solver"].change(
-        lambda solver: [gr.update(visible=name in _options(solver)) for name in settings],
-        form["solver"],
-        list(settings.values()),
-        api_name=False,
-        show_progress="hidden",
-    )
     return form, settings
 
 
-def make_setting(gr: Any, name: str, annotation: Any, default: Any, visible: bool) -> Any:
+def make_settings(gr: Any, selected: Any) -> dict[str, Any]:
+    """Create an input for every solver option.
+
+    Those of the selected solver are visible. Their values are kept when another solver is selected,
+    unless the default of the option differs between solvers.
+    """
+    of_solver = {solver: solver_settings(solver) for solver in SOLVERS}
+    defaults: dict[str, set[Any]] = {}
+    for settings in of_solver.values():
+        for name, setting in settings.items():
+            defaults.setdefault(name, set()).add(setting.default)
+
+    def updates(solver: str) -> list[Any]:
+        own = solver_settings(solver)
+        return [
+            gr.update(
+                visible=name in own,
+                **({"info": own[name].help} if name in own else {}),
+                **({"value": own[name].default} if name in own and len(values) > 1 else {}),
+            )
+            for name, values in defaults.items()
+        ]
+
+    known = {name: each for settings in of_solver.values() for name, each in settings.items()}
+    visible = solver_settings(selected.value)
+    inputs = {name: make_setting(gr, name, known[name], name in visible) for name in defaults}
+    outputs = list(inputs.values())
+    selected.change(updates, selected, outputs, api_name=False, show_progress="hidden")
+    return inputs
+
+
+def make_setting(gr: Any, name: str, setting: Setting, visible: bool) -> Any:
     """Create the input for one solver option."""
-    common = {"value": default, "label": flag(name), "visible": visible}
-    if get_origin(annotation) is not None:
-        return gr.Dropdown(list(get_args(annotation)), **common)
-    if annotation is bool:
+    common = {"value": setting.default, "label": flag(name), "info": setting.help}
+    common["visible"] = visible
+    if get_origin(setting.type) is not None:
+        return gr.Dropdown(list(get_args(setting.type)), **common)
+    if setting.type is bool:
         return gr.Checkbox(**common)
-    return gr.Number(precision=0 if annotation is int else None, **common)
+    return gr.Number(precision=0 if setting.type is int else None, **common)
 
 
 def make_results(gr: Any) -> list[Any]:
-    """Create the outputs, in the order in which `sample` returns their values."""
+    """Create the outputs, in the order in which `sample` returns their values.
+
+    All but the first are hidden until there are samples.
+    """
     replay = gr.HTML(EMPTY, elem_id="replay")
     rows = gr.Dataframe(
         headers=["solver", "sample", "evaluations"],
@@ -220,8 +267,9 @@ def make_results(gr: Any) -> list[Any]:
         interactive=False,
         label="Samples",
         elem_id="samples",
+        visible=False,
     )
-    files = gr.Files(label="Download", interactive=False, elem_id="files")
+    files = gr.Files(label="Download", interactive=False, elem_id="files", visible=False)
     command = gr.Code(
         language="shell",
         label="Equivalent command",
@@ -229,6 +277,7 @@ def make_results(gr: Any) -> list[Any]:
         show_line_numbers=False,
         max_lines=8,
         elem_id="command",
+        visible=False,
     )
     code = gr.Code(
         language="python",
@@ -237,6 +286,7 @@ def make_results(gr: Any) -> list[Any]:
         show_line_numbers=False,
         max_lines=12,
         elem_id="code",
+        visible=False,
     )
     return [replay, rows, files, command, code]
 
@@ -251,19 +301,15 @@ def forms_of(values: dict[str, Any]) -> list[Form]:
     shared["evaluations"] = values["budget"] == "evaluations"
     changed = {
         name: values[name]
-        for name, (_, default) in solver_settings().items()
-        if values[name] not in (None, default) and name in _options(values["solver"])
+        for name, setting in solver_settings(values["solver"]).items()
+        if values[name] not in (None, setting.default)
     }
     return [
         Form(
             solver=solver,
-            settings=tuple((k, v) for k, v in changed.items() if k in _options(solver)),
+            settings=tuple((k, v) for k, v in changed.items() if k in solver_settings(solver)),
             **shared,
         )
         for solver in dict.fromkeys((values["solver"], values["other"]))
         if solver != NONE
     ]
-
-
-def _options(solver: str) -> frozenset[str]:
-    return option_names("euler" if solver == "auto" else solver)

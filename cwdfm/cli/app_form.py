@@ -4,13 +4,14 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from cwdfm.cli.options import flag
 from cwdfm.cli.sample import Job, file_header, make_job
 from cwdfm.cli.sample_options import check, parse_options
+from cwdfm.config import field_comments
 from cwdfm.errors import InputError, check_integer
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained.model import load_trained
@@ -74,6 +75,12 @@ class Form:
         """Load the model and check that the values are valid for it."""
         check_integer("n", self.n, most=MAX_SAMPLES)
         check_integer("evaluations" if self.evaluations else "steps", self.steps, most=MAX_STEPS)
+        if self.model.startswith("-"):  # which the parser would take for a flag
+            raise InputError(
+                f"the model {self.model!r} starts with a hyphen; write a folder of that name as "
+                f"./{self.model}",
+                fields=("model",),
+            )
         if self.evaluations and self.scaffold:
             raise InputError(
                 "a scaffold cannot be combined with a number of evaluations, because samples that "
@@ -186,10 +193,19 @@ def run(
     return Result(rows, page, "\n".join(commands), code, files)
 
 
-def solver_settings() -> dict[str, tuple[Any, Any]]:
-    """The type and the default of every solver option, by name."""
-    settings: dict[str, tuple[Any, Any]] = {}
-    for solver in SOLVERS.values():
-        for field in fields(solver.config):
-            settings.setdefault(field.name, (field.type, field.default))
-    return settings
+class Setting(NamedTuple):
+    """An option of a solver."""
+
+    type: Any
+    default: Any
+    help: str
+
+
+def solver_settings(solver: str) -> dict[str, Setting]:
+    """The options of a solver, by name."""
+    config = SOLVERS["euler" if solver == "auto" else solver].config
+    comments = field_comments(config)
+    return {
+        field.name: Setting(field.type, field.default, comments.get(field.name, ""))
+        for field in fields(config)
+    }

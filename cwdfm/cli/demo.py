@@ -30,6 +30,7 @@ from cwdfm.solver_config import build_solver
 
 MODELS = ("qm9-uniform-small", "qm9-mask-small")
 TEXT_MODEL, TEMPLATE = "novels-small", "The [12] of the [3] was closed."
+TOP_P = 0.9  # of the text, which otherwise contains many words that do not exist
 Solver = Literal["euler", "neighbor", "entropy"]
 SOLVERS: tuple[Solver, ...] = ("euler", "neighbor", "entropy")
 COMPARED = SOLVERS[:2]  # shown side by side in the replays
@@ -58,7 +59,10 @@ def main(arguments: list[str]) -> None:
     folder = options.out / "samples"
     molecules = [job_options(folder, *setting, n) for setting in product(MODELS, SOLVERS, steps)]
     sentences = [
-        replace(job_options(folder, TEXT_MODEL, solver, steps[-1], texts), template=TEMPLATE)
+        replace(
+            job_options(folder, TEXT_MODEL, solver, steps[-1], texts, top_p=TOP_P),
+            template=TEMPLATE,
+        )
         for solver in SOLVERS
     ]
     recorded = [
@@ -98,10 +102,12 @@ def main(arguments: list[str]) -> None:
     print(f"\n{evaluation.table.text()}\n\nwritten: {options.out / 'report.html'}\n{HINT}")
 
 
-def job_options(folder: Path, model: str, solver: Solver, steps: int, n: int) -> Sampling:
+def job_options(
+    folder: Path, model: str, solver: Solver, steps: int, n: int, **settings: float
+) -> Sampling:
     """The options of `cwdfm sample` for one sample file."""
     out = folder / f"{model}-{solver}-{steps}.jsonl"
-    config = NAMED_SOLVERS[solver].config()
+    config = NAMED_SOLVERS[solver].config(**settings)
     return Sampling(model=model, out=out, n=n, steps=steps, solver=solver, solver_options=config)
 
 
@@ -142,7 +148,7 @@ def lead(sentences: Sequence[Path], recorded: Sequence[Path]) -> str:
         file = read_samples(path)
         solver, steps, n = (file.options[name] for name in ("solver", "steps", "n"))
         command = f"cwdfm sample {TEXT_MODEL} --solver {solver} --steps {steps} --n {n}"
-        command += f" --template '{TEMPLATE}' --out {path.name}"
+        command += f" --top-p {TOP_P} --template '{TEMPLATE}' --out {path.name}"
         title = escape(str(solver).capitalize())
         texts.append(f"<h3>{title}</h3>\n<p><code>{escape(command)}</code></p>{quotes(file.texts)}")
     return (

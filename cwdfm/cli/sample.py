@@ -1,5 +1,6 @@
 """`cwdfm sample MODEL --out FILE`: sample sequences from a trained model."""
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -154,7 +155,11 @@ def main(arguments: list[str]) -> None:
                     if not streamed:
                         print(f"written: {written} samples to {options.out}")
                     if options.record:
-                        print(f"written: a recording of {job.recorded} samples to {path}")
+                        replay = f"cwdfm replay {shlex.quote(str(path))}"
+                        print(
+                            f"written: a recording of {job.recorded} samples to {path}; play it "
+                            f"with `{replay}`"
+                        )
         if streamed and not trained.tokenizer.has_line_breaks:
             texts = read_samples(out).texts if written else []  # --only may leave no samples
             out.write_text("".join(f"{text}\n" for text in texts))

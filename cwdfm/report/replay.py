@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cwdfm.data.smiles import SmilesTokenizer, parse
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError, load_extra
+from cwdfm.errors import InputError, NotInstalled, load_extra
 from cwdfm.solver.recording import Recording
 
 MASK_LABEL = "\u2591"  # a light shade block
@@ -66,6 +66,16 @@ def replay_frame(page: str, title: str = "Replay") -> str:
 
 def _run(recording: Recording) -> dict[str, Any]:
     """The data of one recording for the page's script."""
+    name = str(recording.labels.get("name", "recording"))
+    try:
+        return {"name": name} | _contents(recording)
+    except NotInstalled:
+        raise
+    except InputError as error:  # of the stored tokenizer
+        raise InputError(f"the recording {name!r} cannot be shown: {error}") from error
+
+
+def _contents(recording: Recording) -> dict[str, Any]:
     stored = recording.labels.get("tokenizer")  # None for samples of a plain network
     tokenizer = None if stored is None else tokenizer_from_json(stored)
     drawings = _Drawings() if isinstance(tokenizer, SmilesTokenizer) else None
@@ -78,7 +88,6 @@ def _run(recording: Recording) -> dict[str, Any]:
         )
     )
     return {
-        "name": str(recording.labels.get("name", "recording")),
         "steps": len(recording.times) - 1,
         "times": recording.times.tolist(),
         "mask": recording.mask_id,

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cwdfm.cli import app, sample
-from cwdfm.cli.app_form import Form, run
+from cwdfm.cli.app_form import Form, run, solver_settings
 from cwdfm.errors import InputError
+from cwdfm.solver_config import SOLVERS
 from tests.support.browser import new_page, open_browser, watch
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def test_a_budget_of_evaluations_is_used_but_not_exceeded(
     [
         (Form("missing/model"), "missing/model"),
         (Form("", steps=2), "empty"),
+        (Form("-h"), "-h"),
         (Form("qm9-mask-small", n=10**6), "n must"),
         (Form("qm9-mask-small", steps=10**6), "steps must"),
         (Form("qm9-mask-small", template="CC"), "holes"),
@@ -89,6 +91,38 @@ def test_wrong_input_is_an_error(form: Form, message: str, tmp_path: Path) -> No
         run([form], tmp_path, "cpu", lambda _: None)
 
 
+def test_settings_are_compared_with_the_defaults_of_the_solver() -> None:
+    """Remask and path planning have different defaults of eta."""
+    values = {"model": "m", "steps": 4, "n": 1, "seed": 0, "budget": "steps"}
+    values |= {"prompt": "", "template": "", "scaffold": "", "temperature": 1.0, "top_p": None}
+    values |= {name: None for solver in SOLVERS for name in solver_settings(solver)}
+    values |= {"solver": "remask", "other": "path-planning"}
+    for eta, changed in ((0.02, ()), (1.0, (("eta", 1.0),))):
+        forms = app.forms_of(values | {"eta": eta})
+        assert [form.solver for form in forms] == ["remask", "path-planning"]
+        assert [form.settings for form in forms] == [changed, changed]
+
+
+def test_solver_settings_are_explained() -> None:
+    for solver in SOLVERS:
+        assert all(setting.help for setting in solver_settings(solver).values())
+    neighbor = solver_settings("neighbor")  # a comment behind the field, and one above it
+    assert neighbor["radius"].help.endswith("in tokens")
+    assert neighbor["corrector_beta"].help.startswith("The corrector's strength")
+    assert "entropy" in neighbor["corrector_beta"].help
+
+
+@pytest.mark.parametrize("error", [KeyError, RuntimeError, SystemExit, InputError])
+def test_every_error_is_shown(error: type[BaseException]) -> None:
+    class Shown(Exception):
+        def __init__(self, text: str, **_: object) -> None:
+            super().__init__(text)
+
+    with pytest.raises(Shown, match="&lt;weights&gt;") as caught, app.shown_errors(Shown):
+        raise error("<weights>")
+    assert (error.__name__ in str(caught.value)) == (error is not InputError)
+
+
 def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -96,6 +130,8 @@ def test_a_port_in_use_is_an_error() -> None:
             app.main(["--port", str(port), "--no-open"])
     assert app.free_port("127.0.0.1", port) == port
     assert app.free_port("127.0.0.1", 0) > 0
+    with pytest.raises(InputError, match=r"--port.*65,535"):
+        app.main(["--port", "99999", "--no-open"])
     with pytest.raises(InputError, match="no-such-host"):
         app.free_port("no-such-host.invalid", 7860)
 
@@ -133,11 +169,11 @@ def browser() -> Iterator["Browser"]:
 
 
 def fill(page: "Page", **fields: str) -> None:
-    labels = {"model": "Model", "template": "Template", "prompt": "Prompt"}
+    labels = {"model": "Model", "solver": "Solver", "template": "Template", "prompt": "Prompt"}
     for name, value in fields.items():
-        box = page.get_by_label(labels.get(name, name), exact=name == "model")
+        box = page.get_by_label(labels.get(name, name), exact=name in ("model", "solver"))
         box.fill(value)
-        box.press("Enter" if name == "model" else "Tab")
+        box.press("Enter" if name in ("model", "solver") else "Tab")
 
 
 def test_the_app_samples_replays_and_survives_errors(address: str, browser: "Browser") -> None:
@@ -149,6 +185,15 @@ def test_the_app_samples_replays_and_survives_errors(address: str, browser: "Bro
     button = page.get_by_role("button", name="Sample", exact=True)
     button.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    expect(button).to_be_in_viewport()  # also on a phone, where the form is longer than the page
+
+    # Settings have the default of the selected solver.
+    page.get_by_text("Solver settings").click()
+    for solver, default in (("remask", "0.02"), ("path-planning", "1")):
+        fill(page, solver=solver)
+        expect(page.get_by_label("--eta")).to_have_value(default)
+    fill(page, solver="neighbor")
+    expect(page.get_by_label("--eta")).to_be_hidden()
 
     # A model that cannot be loaded, with a name that is not markup.
     fill(

@@ -217,6 +217,18 @@ def test_a_recording_without_a_tokenizer_shows_ids() -> None:
     assert " ".join(map(str, recording.tokens[0].tolist())) in page
 
 
+@pytest.mark.parametrize(
+    "tokenizer", [{"kind": "new"}, {"kind": "smiles"}, CharacterTokenizer.build(["a"]).to_json()]
+)
+def test_a_tokenizer_that_does_not_fit_names_the_recording(tokenizer: object) -> None:
+    recording = record(UniformSource(VOCAB), record=1).recording
+    assert recording is not None
+    with pytest.raises(InputError, match="euler, 12 steps"):
+        replay_page(
+            [replace(recording, labels={"tokenizer": tokenizer, "name": "euler, 12 steps"})]
+        )
+
+
 @pytest.mark.parametrize("record_", [-1, 65, 2.5, "all"])
 def test_impossible_numbers_of_recorded_sequences_are_rejected(record_: object) -> None:
     with pytest.raises(InputError, match="record"):
@@ -305,6 +317,7 @@ def test_commands_record_and_replay(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = tmp_path / "a.smi"
     command = ["qm9-mask-small", "--n", "3", "--steps", "6", "--out", str(out), "--record"]
     sample.main(command)
+    assert f"cwdfm replay {tmp_path / 'a.recording.npz'}" in capsys.readouterr().out
     recording = Recording.load(tmp_path / "a.recording.npz")
     tokenizer = cwdfm.load("qm9-mask-small").tokenizer
     assert [tokenizer.decode(row) for row in recording.tokens.tolist()] == out.read_text().split()

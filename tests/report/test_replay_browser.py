@@ -138,7 +138,9 @@ def test_playing_reaches_the_final_samples_and_can_be_paused(
     page.select_option("#speed", "2")
     page.click("#play")  # from the beginning again
     expect(page.locator("#slider")).to_have_value(re.compile("^[1-9]$"))
+    expect(page.locator(".detail")).to_have_attribute("aria-live", "off")
     page.click("#play")
+    expect(page.locator(".detail")).to_have_attribute("aria-live", "polite")
     step = int(page.input_value("#slider"))
     assert 0 < step < 12
     page.wait_for_timeout(700)  # longer than a step
@@ -157,6 +159,10 @@ def test_two_recordings_play_together_aligned_by_time(browser: "Browser", tmp_pa
 
 
 def test_colors_follow_weights_and_entropies(browser: "Browser", tmp_path: Path) -> None:
+    page = open_page(browser, tmp_path, UNIFORM)
+    page.select_option("#color", "alpha")
+    assert page.locator(".legend .scale").count() == 0  # its solver has no weight
+    page.close()
     page = open_page(browser, tmp_path, MASKED)
     for color, values in (("alpha", MASKED.alphas()[4, 0]), ("entropy", MASKED.entropy[4, 0])):
         page.select_option("#color", color)
@@ -280,6 +286,9 @@ def test_a_screen_reader_gets_names_and_a_readable_sequence(
     browser: "Browser", tmp_path: Path
 ) -> None:
     page = open_page(browser, tmp_path, MASKED)
+    page.focus(".tokens")
+    page.keyboard.press("ArrowDown")
+    assert "masked" in page.inner_text(".detail")
     tree = page.locator("body").aria_snapshot()
     for role, name in (("button", "Play"), ("slider", "Step"), ("button", "One step forward")):
         assert f'{role} "{name}"' in tree
