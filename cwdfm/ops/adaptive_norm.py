@@ -56,9 +56,8 @@ def add_norm(
         out_h, x, _, _ = _add_norm(h_BND, y_BND, gate_B1D, *vectors, *options)
         return out_h, x
     if residual is not None:
-        added_BND, gate_B1D = F.dropout(residual.y_BND, dropout), residual.gate_B1D
-        gated = gate_B1D is not None
-        h_BND = torch.addcmul(h_BND, gate_B1D, added_BND) if gated else h_BND + added_BND
+        y_BND, gate = F.dropout(residual.y_BND, dropout), residual.gate_B1D
+        h_BND = h_BND + y_BND if gate is None else torch.addcmul(h_BND, gate, y_BND)
     x_BND: Tensor = norm(h_BND)
     if shift_B1D is None or scale_B1D is None:
         return h_BND, x_BND

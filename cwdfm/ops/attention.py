@@ -62,8 +62,8 @@ def rotate_qkv(qkv_BN3Hd: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, T
         q, k, v = _RotateQKV.apply(qkv_BN3Hd, *rotation)  # type: ignore[no-untyped-call]
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     # Queries and keys together, in the layout of the input: half the time of one after the other.
-    rotation = tuple(r[:, None, None] for r in rotation)
-    q, k = rotate(qkv_BN3Hd[:, :, :2], rotation).transpose(1, 3).unbind(2)
+    cos, sin = (r[:, None, None] for r in rotation)
+    q, k = rotate(qkv_BN3Hd[:, :, :2], (cos, sin)).transpose(1, 3).unbind(2)
     return q, k, qkv_BN3Hd[:, :, 2].transpose(1, 2)
 
 

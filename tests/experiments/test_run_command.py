@@ -63,7 +63,7 @@ def selected(session: pytest.Session) -> set[str]:
     """The experiments whose tests run in this session, and those of `QUICK`."""
     items = [item for item in session.items if isinstance(item, pytest.Function)]
     tests = [x for x in items if x.originalname == "test_tables_and_figures_are_complete"]
-    return QUICK | {test.callspec.params["name"] for test in tests}
+    return QUICK | {str(test.callspec.params["name"]) for test in tests}
 
 
 @pytest.fixture(scope="module")
