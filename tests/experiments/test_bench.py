@@ -40,9 +40,15 @@ def silent(_: str) -> None:
 # The bounds.
 
 
+def linear_flops(x: torch.Size, weight: torch.Size, *_: object, **__: object) -> int:
+    """Operations of oneDNN's linear map, which PyTorch does not count."""
+    return 2 * x.numel() * weight[0]
+
+
 def counted(work: Callable[[], object]) -> int:
     """Operations of the matrix products, as PyTorch counts them."""
-    counter = FlopCounterMode(display=False)
+    fused = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    counter = FlopCounterMode(display=False, custom_mapping={fused: linear_flops} if fused else {})
     with counter, sdpa_kernel(SDPBackend.MATH):  # which the counter sees through
         work()
     return int(counter.get_total_flops())
