@@ -282,6 +282,22 @@ def api_calls(record: Record) -> list[Table]:
     return [make_table("Calls of the Python API with random arguments", "seed", columns, [row])]
 
 
+def mutations(record: Record) -> list[Table]:
+    """Mutants that the tests notice, by package."""
+    outcomes: dict[str, list[bool]] = {}
+    for mutant in record["mutants"]:
+        package = mutant["module"].removesuffix(".py").split("/")[1]
+        outcomes.setdefault(package, []).append(mutant["outcome"] != "survived")
+    rows = [
+        ((name,), (Value(len(killed)), Value(sum(killed))))
+        for name, killed in sorted(outcomes.items())
+    ]
+    rows.append(
+        (("all",), (Value(len(record["mutants"])), Value(sum(map(sum, outcomes.values())))))
+    )
+    return [make_table("Mutants", "package", ("mutants", "killed ↑"), rows)]
+
+
 def profile(record: Record) -> list[Table]:
     """Milliseconds per step by kind of kernel."""
     work = record["work"]
@@ -340,6 +356,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "chaos_4": chaos,
     "chaos_5": chaos,
     "api_calls": api_calls,
+    "mutations": mutations,
     "profile": profile,
     **frontier_tables.TABLES,
     **language_tables.TABLES,
