@@ -62,9 +62,12 @@ def load_extra(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
+        advice = f"install it with: pip install 'cwdfm[{extra}]'"
+        if not isinstance(error, ModuleNotFoundError):  # such as a missing shared library
+            advice = "install the library that it names, or install the package again"
+        package = module.split(".")[0]
         raise NotInstalled(
-            f"{module.split('.')[0]} is required but cannot be imported ({error}); "
-            f"install it with: pip install 'cwdfm[{extra}]'"
+            f"{package} is required but cannot be imported ({error}); {advice}"
         ) from error
 
 

@@ -6,12 +6,17 @@ write the same path.
 
 import errno
 import json
+import lzma
 import os
 import re
 import secrets
 import stat
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -28,6 +33,19 @@ LOCK = "lock"  # name of the lock file inside a locked folder
 MARKER = ".cwdfm"  # empty file in a folder of unfinished work that this library created
 _TEMPORARY = r"(\.\d+-[0-9a-f]{8}\.part)?"  # suffix of the temporary files of `replacing`
 MAX_JSON = 1 << 26  # bytes of a file with a config or meta data
+# What zipfile and numpy raise for a damaged .npz file; RuntimeError for an encrypted one.
+DAMAGED_ZIP: tuple[type[Exception], ...] = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    LookupError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+)
+if find_spec("compression"):  # Python >= 3.14: a damaged byte may select this method
+    DAMAGED_ZIP += (import_module("compression.zstd").ZstdError,)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, check_choice
-from cwdfm.files import check_fields, check_regular, replacing, write_advice
+from cwdfm.files import DAMAGED_ZIP, check_fields, check_regular, replacing, write_advice
 
 FORMAT = 1  # version of the format of prepared data
 SEED = 42  # default seed of the split
@@ -208,7 +206,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
                 return metadata, {name: members[name] for name in names}
     except InputError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError) as error:
+    except DAMAGED_ZIP as error:
         raise damaged(path, str(error)) from error
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from cwdfm.data.dataset import damaged
 from cwdfm.data.molecules import PackagedMolecules
 from cwdfm.data.readers import read_column, readable
+from cwdfm.files import DAMAGED_ZIP
 
 # fmt: off
 TOKENS = (
@@ -33,6 +34,7 @@ MOSES = PackagedMolecules(
 )
 
 TEST_SETS = {"Test": "test", "TestSF": "test_scaffolds"}  # the test sets of the benchmark
+_DAMAGE: tuple[type[Exception], ...] = (*DAMAGED_ZIP, pickle.UnpicklingError)
 
 
 def read_test_set(name: str) -> list[str]:
@@ -53,7 +55,7 @@ def published_statistics(name: str) -> dict[str, dict[str, Any]]:
             np.lib.format.read_array_header_1_0(file)
             statistics: dict[str, dict[str, Any]] = _ArrayUnpickler(file).load().item()
             return statistics
-    except (zipfile.BadZipFile, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
+    except _DAMAGE as error:
         raise damaged(path, str(error)) from error
 
 

@@ -1,7 +1,6 @@
 """Statistics of the reference molecules for the distribution metrics, computed once and cached."""
 
 import json
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from cwdfm.data.moses import MOSES, TEST_SETS, published_statistics, read_test_s
 from cwdfm.data.properties import map_molecules
 from cwdfm.data.readers import readable
 from cwdfm.data.reference import ReferenceMolecules
-from cwdfm.files import replacing
+from cwdfm.files import DAMAGED_ZIP, replacing
 from cwdfm.metrics.chemnet import Moments, activations
 from cwdfm.metrics.descriptors import SCORED, Bags, Descriptors, synthetic_accessibility
 from cwdfm.metrics.tanimoto import pack_bits
@@ -101,7 +100,7 @@ class ReferenceStatistics:
                     scaffolds,
                     {name: stored[f"property_{name}"] for name in SCORED},
                 )
-        except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError) as error:
+        except DAMAGED_ZIP as error:
             raise damaged(path, str(error)) from error
 
 

@@ -9,7 +9,6 @@ Shapes: S steps, R recorded sequences, N sequence length, M moves, K alternative
 
 import json
 import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cwdfm.errors import InputError, check_integer
-from cwdfm.files import check_fields, check_regular, replacing
+from cwdfm.files import DAMAGED_ZIP, check_fields, check_regular, replacing
 
 FORMAT = 1
 ALTERNATIVES = 5  # most likely tokens stored with each move
@@ -27,18 +26,8 @@ MAX_SEQUENCES = 64
 MAX_BYTES = 2**30  # of the arrays of one recording
 # Weights are stored as 128 + 32 log2(alpha), which covers [1/16, 15]; 0 means none.
 ALPHA_ONE, ALPHA_SCALE = 128, 32
-# Exceptions of zipfile, zlib, numpy and json for damaged files; RuntimeError for encrypted ones.
-_DAMAGE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    EOFError,
-    RuntimeError,
-    OverflowError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# JSON and numpy also raise these for damaged recordings.
+_DAMAGE: tuple[type[Exception], ...] = (*DAMAGED_ZIP, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True)

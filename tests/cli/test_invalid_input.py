@@ -28,7 +28,7 @@ GENERAL = {
     "analyze context --rows 2 qm9-mask-small": "`cwdfm analyze context MODEL --r",
     "analyze updates --n 2 qm9-mask-small": "`cwdfm analyze updates MODEL --n",
     f"{TRAIN} --data nothing.smi": "nothing.smi",
-    f"{TRAIN} --data {'x' * 300}": "name too long",
+    f"{TRAIN} --data {'x' * 300}": "x" * 300,
     f"{TRAIN} --ema 2": "--ema must lie in",
     f"{TRAIN} --source noise": "invalid choice",
     "train qm9-debug --out a.txt": "is a file",

@@ -278,11 +278,12 @@ def test_model_in_training_mode() -> None:
 
 def test_half_precision_defaults() -> None:
     solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 0.7), corrector=cwdfm.Corrector())
-    usual = sample(source=UNIFORM, solver=solver).tokens
+    model = SmallModel(UNIFORM.num_tokens)
+    usual = sample(model, source=UNIFORM, solver=solver).tokens
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert torch.equal(sample(source=UNIFORM, solver=solver).tokens, usual)
+        assert torch.equal(sample(model, source=UNIFORM, solver=solver).tokens, usual)
     finally:
         torch.set_default_dtype(before)
 

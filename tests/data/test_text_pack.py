@@ -32,6 +32,7 @@ from cwdfm.data.dataset import token_dtype
 from cwdfm.data.text import encode, pack
 from cwdfm.data.text.pack import split_of
 from cwdfm.data.text.prepared import is_prepared, open_prepared
+from cwdfm.train import batches
 from tests.support.texts import SIZES, Stories, needs_gpt2, story
 
 pytestmark = pytest.mark.usefixtures("own_places")
@@ -318,15 +319,17 @@ def test_options_for_raw_text_raise(prepared: Path) -> None:
         load(prepared, column="text", folder=".")
 
 
-def test_uint16_reaches_torch(tmp_path: Path) -> None:
+def test_uint16_reaches_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     letters = "".join(map(chr, range(0x4E00, 0xD700)))
     wide = CharacterTokenizer(letters)
     (tmp_path / "a.txt").write_text(letters)
     data = load(tmp_path / "a.txt", tokenizer=wide, length=100)
     assert wide.vocab_size > 1 << 15
     assert data.train.dtype == np.uint16
-    index = torch.tensor([2, 1])
-    assert torch.from_numpy(data.train)[index].long().tolist() == data.train[[2, 1]].tolist()
+    for limit in (batches.MAX_DEVICE_BYTES, 0):  # on the device, and on disk
+        monkeypatch.setattr(batches, "MAX_DEVICE_BYTES", limit)
+        stream = batches.EpochStream(data.train, 0, torch.device("cpu"))
+        assert stream.at(torch.tensor([2, 1])).tolist() == data.train[[2, 1]].tolist()
     assert "".join(data.texts("train"))[:50] == letters[:50]
 
 
