@@ -1,17 +1,29 @@
 """The recommended sampler for a budget of model evaluations."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from cwdfm.errors import InputError, check_bool, check_integer
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_bool, check_integer, check_tokens, require
 from cwdfm.method.base import Method
 from cwdfm.method.flow import Flow
 from cwdfm.postprocess import Resample
 from cwdfm.schedule import Spacing
+from cwdfm.solver.jump_your_steps import jump_your_steps
+from cwdfm.solver.sample import Samples
 from cwdfm.solver_config import make_solver
+
+Times = tuple[float, ...]  # a time grid
 
 GROUPS = 8  # evaluations per round of resampling with a mask source (1 with a uniform source)
 STAGES = {"theta-trapezoidal": 2}  # evaluations per step; the last step takes one
+# Evaluations per token up to which a fitted time grid is better than one equally spaced in kappa.
+FITTED = {True: 1, False: 2}  # with a mask source, and with a uniform source
+MIN_RESOLUTION = 64  # candidate times of a fitted grid
 SMALL_VOCABULARY = 256  # up to here, the rules for molecules apply; above, those for text
 
 
@@ -27,6 +39,7 @@ class Recommendation:
     grid: Spacing = "t"
     settings: tuple[tuple[str, Any], ...] = ()  # options of the solver
     resample: Resample | None = None
+    times: Times | None = None  # a grid fitted to the model, instead of `grid`
 
     @property
     def solver(self) -> Any:
@@ -37,7 +50,10 @@ class Recommendation:
     def options(self) -> dict[str, Any]:
         """The keyword arguments for `generate`."""
         names = ("solver", "steps", "grid", "resample")
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        if self.times is not None:
+            found["grid"] = torch.tensor(self.times, dtype=torch.float64)
+        return found
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
 }
 
 
-def recommend(model: Any, evaluations: int = 32, *, faithful: bool = False) -> Recommendation:
+def recommend(
+    model: Any,
+    evaluations: int = 32,
+    *,
+    faithful: bool = False,
+    data: Tensor | Samples | None = None,
+) -> Recommendation:
     """The sampler to use for at most this many model evaluations per sample.
 
     Args:
@@ -79,6 +101,9 @@ def recommend(model: Any, evaluations: int = 32, *, faithful: bool = False) -> R
         evaluations: The budget.
         faithful: Follow the model's distribution as closely as possible. The default prefers
             sample quality: the most valid molecules among samplers at least as novel as Euler.
+        data: With `faithful`, held-out data [B, N], or samples of the model from many steps; a few
+            dozen suffice. If the budget is small, the time grid is fitted to them (see
+            `jump_your_steps`), which costs 64 evaluations of each or more.
 
     For flows, `RULES` has one list of choices per data type and source. Other methods use their own
     solver.
@@ -89,13 +114,39 @@ def recommend(model: Any, evaluations: int = 32, *, faithful: bool = False) -> R
             f"recommend requires a model returned by cwdfm.load, got a {type(model).__name__}"
         )
     check_bool("faithful", faithful)
-    return recommend_for(method, evaluations, model.length, faithful=faithful)
+    fitted = None
+    if data is not None:
+        rule = "be omitted unless faithful=True and the model is a flow"
+        require(faithful and isinstance(method, Flow), "data", rule, type(data).__name__)
+        fitted = partial(fitted_times, model, data)
+    return recommend_for(method, evaluations, model.length, faithful=faithful, fitted=fitted)
+
+
+def fitted_times(trained: Any, data: Tensor | Samples, steps: int) -> Times:
+    """The grid of `jump_your_steps` for a trained flow."""
+    flow: Flow = trained.method
+    tokens, fixed = (data.tokens, data.fixed) if isinstance(data, Samples) else (data, None)
+    check_tokens("data", tokens, flow.source.vocab_size)
+    if fixed is None and trained.fix_first:
+        fixed = torch.arange(tokens.shape[-1]) == 0
+    resolution = max(MIN_RESOLUTION, 2 * steps)
+    network = (trained.model, flow.source, flow.schedule)
+    grid = jump_your_steps(*network, tokens, steps, fixed=fixed, resolution=resolution)
+    return tuple(grid.tolist())
 
 
 def recommend_for(
-    method: Method, evaluations: int, length: int, *, faithful: bool = False
+    method: Method,
+    evaluations: int,
+    length: int,
+    *,
+    faithful: bool = False,
+    fitted: Callable[[int], Times] | None = None,
 ) -> Recommendation:
-    """The sampler for a method and sequences of this length."""
+    """The sampler for a method and sequences of this length.
+
+    `fitted` gives the time grid with this number of steps that fits the model.
+    """
     check_integer("evaluations", evaluations)
     if not isinstance(method, Flow):
         # A block diffusion model evaluates every block but the last once more to cache it.
@@ -105,6 +156,8 @@ def recommend_for(
     data = "faithful" if faithful else "molecules" if small else "text"
     rules = RULES[f"{data}, {'mask' if masked else 'uniform'}"]
     rule = next(rule for rule in reversed(rules) if rule.evaluations <= evaluations)
+    if faithful and fitted is not None and evaluations < FITTED[masked] * length:
+        return Recommendation("ancestral", evaluations, times=fitted(evaluations))
     if faithful and masked and evaluations >= length:
         return Recommendation("first-hitting", length)  # exact: one token per evaluation
     cost = GROUPS if masked else 1

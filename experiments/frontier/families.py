@@ -34,7 +34,8 @@ class Sampler:
     @classmethod
     def recommended(cls, found: Recommendation) -> "Sampler":
         """The sampler that the library recommends."""
-        return cls(found.solver, found.steps, found.grid, resample=found.resample)
+        grid = found.grid if found.times is None else found.times
+        return cls(found.solver, found.steps, grid, resample=found.resample)
 
     @property
     def options(self) -> dict[str, Any]:

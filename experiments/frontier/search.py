@@ -171,7 +171,10 @@ def all_families(task: Task, budget: int, plan: Plan, measured: Measured) -> dic
     found = families(budget, task.length, **options, measured=measured)
     faithful = not isinstance(task, Trained)
     method = Flow(*task.flow[1:])
-    sampler = Sampler.recommended(recommend_for(method, budget, task.length, faithful=faithful))
+    choice = recommend_for(
+        method, budget, task.length, faithful=faithful, fitted=measured.times if faithful else None
+    )
+    sampler = Sampler.recommended(choice)
     found["recommended"] = task.recommended(sampler, plan.candidates)
     return {name: each for name, each in found.items() if not plan.only or name in plan.only}
 

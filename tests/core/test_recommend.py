@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 import cwdfm
 from cwdfm.baselines.autoregressive import Autoregressive
@@ -51,6 +52,24 @@ def test_faithful_samplers_keep_the_distribution(name: str) -> None:
         assert chosen.steps <= evaluations
     exact = cwdfm.recommend(trained, 32, faithful=True).name
     assert (exact == "first-hitting") == trained.source.marks_noise
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_small_budgets_use_a_grid_fitted_to_the_model(name: str) -> None:
+    trained = cwdfm.load(name)
+    data = trained.generate(n=8, steps=64)
+    chosen = cwdfm.recommend(trained, 4, faithful=True, data=data)
+    flow = (trained.model, trained.source, trained.schedule)
+    expected = cwdfm.jump_your_steps(*flow, data, 4)
+    assert torch.equal(chosen.options["grid"], expected)
+    assert chosen == cwdfm.recommend(trained, 4, faithful=True, data=data.tokens)
+    out = trained.generate(n=3, **chosen.options)
+    assert int(out.evaluations.max()) <= 4
+    many = cwdfm.recommend(trained, 64, faithful=True, data=data)
+    assert many == cwdfm.recommend(trained, 64, faithful=True)
+    for arguments in ({}, {"faithful": True, "data": data.tokens.int()}):
+        with pytest.raises(cwdfm.InputError, match="data"):
+            cwdfm.recommend(trained, 4, **{"data": data.tokens, **arguments})
 
 
 def test_rules_begin_with_one_evaluation() -> None:

@@ -277,7 +277,10 @@ def function_calls() -> dict[str, Call]:
         "recommend": Call(
             cwdfm.recommend,
             fields(
-                model=(cwdfm.load("qm9-mask-small"),), evaluations=(4, 32), faithful=(False, True)
+                model=(cwdfm.load("qm9-mask-small"),),
+                evaluations=(4, 32),
+                faithful=(False, True),
+                data=(None, torch.ones(2, 32, dtype=torch.int64)),
             ),
             anything,
         ),
