@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.ops.attention import rotate_tokens
-from cwdfm.ops.dispatch import fused_rotary
+from cwdfm.ops.dispatch import fused_rotary, next_power_of_2
 
 MAX_WIDTH = 8192  # limit of the norm, where one program holds a row in registers
 BLOCK, ROW_BLOCK = 1024, 4096  # elements per program, and per iteration over a row of logits
@@ -33,7 +33,7 @@ def add_rms_norm(h_BMD: Tensor, y_BMD: Tensor | None, norm: nn.RMSNorm) -> tuple
     h_BMD, width = h_BMD.contiguous(), h_BMD.shape[-1]
     total_BMD = h_BMD if y_BMD is None else torch.empty_like(h_BMD)
     x_BMD, y_BMD = torch.empty_like(h_BMD), None if y_BMD is None else y_BMD.contiguous()
-    block = _power_of_two(width)
+    block = next_power_of_2(width)
     with torch.cuda.device_of(h_BMD):
         triton_decoder.add_rms_norm[(h_BMD.numel() // width,)](
             h_BMD, y_BMD, norm.weight, total_BMD, x_BMD, norm.eps, WIDTH=width, BLOCK=block,
@@ -51,7 +51,7 @@ def silu_product(gate_up: Tensor) -> Tensor:
 
     gate_up, width = gate_up.contiguous(), gate_up.shape[-1] // 2
     out = gate_up.new_empty(*gate_up.shape[:-1], width)
-    block = min(BLOCK, _power_of_two(width))
+    block = min(BLOCK, next_power_of_2(width))
     with torch.cuda.device_of(out):
         triton_decoder.silu_product[(out.numel() // width, -(-width // block))](
             gate_up, out, WIDTH=width, BLOCK=block, num_warps=max(1, block // 256)
@@ -94,7 +94,7 @@ def row_summary(logits_KV: Tensor) -> tuple[Tensor, Tensor]:
     logits_KV = logits_KV if logits_KV.stride(1) == 1 else logits_KV.contiguous()
     rows, vocab = logits_KV.shape
     entropy, confidence = torch.empty(2, rows, dtype=torch.float32, device=logits_KV.device)
-    block = min(ROW_BLOCK, _power_of_two(vocab))
+    block = min(ROW_BLOCK, next_power_of_2(vocab))
     if rows:
         with torch.cuda.device_of(logits_KV):
             triton_decoder.summarize_row[(rows,)](
@@ -102,8 +102,3 @@ def row_summary(logits_KV: Tensor) -> tuple[Tensor, Tensor]:
                 num_warps=min(16, max(1, block // 256)),
             )  # fmt: skip
     return entropy, confidence
-
-
-def _power_of_two(n: int) -> int:
-    """The smallest power of two >= n."""
-    return 1 << (n - 1).bit_length()
