@@ -21,8 +21,8 @@ Times = tuple[float, ...]  # a time grid
 
 GROUPS = 8  # evaluations per round of resampling with a mask source (1 with a uniform source)
 STAGES = {"theta-trapezoidal": 2}  # evaluations per step; the last step takes one
-# Evaluations per token up to which a fitted time grid is better than one equally spaced in kappa.
-FITTED = {True: 1, False: 2}  # with a mask source, and with a uniform source
+# With a uniform source, a fitted time grid helps with fewer evaluations per token.
+FITTED = 2
 MIN_RESOLUTION = 64  # candidate times of a fitted grid
 SMALL_VOCABULARY = 256  # up to here, the rules for molecules apply; above, those for text
 
@@ -102,8 +102,8 @@ def recommend(
         faithful: Follow the model's distribution as closely as possible. The default prefers
             sample quality: the most valid molecules among samplers at least as novel as Euler.
         data: With `faithful`, held-out data [B, N], or samples of the model from many steps; a few
-            dozen suffice. If the budget is small, the time grid is fitted to them (see
-            `jump_your_steps`), which costs 64 evaluations of each or more.
+            dozen suffice. With a uniform source and a small budget, the time grid is fitted to them
+            (see `jump_your_steps`), which costs 64 evaluations of each or more.
 
     For flows, `RULES` has one list of choices per data type and source. Other methods use their own
     solver.
@@ -156,7 +156,7 @@ def recommend_for(
     data = "faithful" if faithful else "molecules" if small else "text"
     rules = RULES[f"{data}, {'mask' if masked else 'uniform'}"]
     rule = next(rule for rule in reversed(rules) if rule.evaluations <= evaluations)
-    if faithful and fitted is not None and evaluations < FITTED[masked] * length:
+    if faithful and fitted is not None and not masked and evaluations < FITTED * length:
         return Recommendation("ancestral", evaluations, times=fitted(evaluations))
     if faithful and masked and evaluations >= length:
         return Recommendation("first-hitting", length)  # exact: one token per evaluation

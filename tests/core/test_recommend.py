@@ -54,9 +54,8 @@ def test_faithful_samplers_keep_the_distribution(name: str) -> None:
     assert (exact == "first-hitting") == trained.source.marks_noise
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_small_budgets_use_a_grid_fitted_to_the_model(name: str) -> None:
-    trained = cwdfm.load(name)
+def test_small_budgets_use_a_grid_fitted_to_the_model() -> None:
+    trained = cwdfm.load("qm9-uniform-small")
     data = trained.generate(n=8, steps=64)
     chosen = cwdfm.recommend(trained, 4, faithful=True, data=data)
     flow = (trained.model, trained.source, trained.schedule)
@@ -67,6 +66,9 @@ def test_small_budgets_use_a_grid_fitted_to_the_model(name: str) -> None:
     assert int(out.evaluations.max()) <= 4
     many = cwdfm.recommend(trained, 64, faithful=True, data=data)
     assert many == cwdfm.recommend(trained, 64, faithful=True)
+    masked = cwdfm.load("qm9-mask-small")
+    same = cwdfm.recommend(masked, 4, faithful=True, data=data.tokens)
+    assert same == cwdfm.recommend(masked, 4, faithful=True)
     for arguments in ({}, {"faithful": True, "data": data.tokens.int()}):
         with pytest.raises(cwdfm.InputError, match="data"):
             cwdfm.recommend(trained, 4, **{"data": data.tokens, **arguments})
