@@ -20,7 +20,6 @@ from cwdfm.solver_config import make_solver
 Times = tuple[float, ...]  # a time grid
 
 GROUPS = 8  # evaluations per round of resampling with a mask source (1 with a uniform source)
-STAGES = {"theta-trapezoidal": 2}  # evaluations per step; the last step takes one
 # With a uniform source, a fitted time grid helps with fewer evaluations per token.
 FITTED = 2
 MIN_RESOLUTION = 64  # candidate times of a fitted grid
@@ -66,9 +65,7 @@ class Rule:
     resampling: float = 0.0  # fraction of the evaluations spent on resampling
 
 
-# One row per measured budget at which the choice changes (docs/results/frontier.md). "faithful"
-# rules keep the distribution of the model: temperature 1, and no correction that favors likely
-# tokens.
+# One row per measured budget at which the choice changes (docs/results/frontier.md).
 RULES: dict[str, tuple[Rule, ...]] = {
     # Coarse steps draw several tokens at once; at a low temperature these are more often
     # compatible. With more evaluations, only nearly independent tokens are drawn at once.
@@ -82,8 +79,6 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "molecules, uniform": (Rule(1), Rule(2, resampling=1 / 2), Rule(16, resampling=1 / 4)),
     "text, mask": (Rule(1),),
     "text, uniform": (Rule(1),),
-    "faithful, mask": (Rule(1, "margin"),),  # first-hitting if evaluations >= length, see below
-    "faithful, uniform": (Rule(1),),
 }
 
 
@@ -99,8 +94,9 @@ def recommend(
     Args:
         model: A model returned by `cwdfm.load`.
         evaluations: The budget.
-        faithful: Follow the model's distribution as closely as possible. The default prefers
-            sample quality: the most valid molecules among samplers at least as novel as Euler.
+        faithful: Follow the model's distribution as closely as possible, as measured on small exact
+            targets. The default prefers sample quality: the most valid molecules among samplers at
+            least as novel as Euler.
         data: With `faithful`, held-out data [B, N], or samples of the model from many steps; a few
             dozen suffice. With a uniform source and a small budget, the time grid is fitted to them
             (see `jump_your_steps`), which costs 64 evaluations of each or more.
@@ -153,19 +149,30 @@ def recommend_for(
         blocks = length // (method.causal_block or length)
         return Recommendation(method.default_solver, max(1, evaluations - blocks + 1))
     small, masked = method.source.vocab_size <= SMALL_VOCABULARY, method.source.marks_noise
-    data = "faithful" if faithful else "molecules" if small else "text"
-    rules = RULES[f"{data}, {'mask' if masked else 'uniform'}"]
+    if faithful:
+        return _faithful(evaluations, length, masked, fitted)
+    rules = RULES[f"{'molecules' if small else 'text'}, {'mask' if masked else 'uniform'}"]
     rule = next(rule for rule in reversed(rules) if rule.evaluations <= evaluations)
-    if faithful and fitted is not None and not masked and evaluations < FITTED * length:
-        return Recommendation("ancestral", evaluations, times=fitted(evaluations))
-    if faithful and masked and evaluations >= length:
-        return Recommendation("first-hitting", length)  # exact: one token per evaluation
     cost = GROUPS if masked else 1
     rounds = int(rule.resampling * evaluations) // cost
     resample = None
     if rounds:
         noise_fraction = 1 / GROUPS if masked else None
         resample = Resample(rounds, noise_fraction, tokens_per_round=max(1, length // 8))
-    stages = STAGES.get(rule.solver, 1)
-    steps = (evaluations - cost * rounds + stages - 1) // stages
+    steps = evaluations - cost * rounds
     return Recommendation(rule.solver, steps, "kappa", rule.settings, resample)
+
+
+def _faithful(
+    evaluations: int, length: int, masked: bool, fitted: Callable[[int], Times] | None
+) -> Recommendation:
+    """The sampler that stays closest to the model's distribution."""
+    if masked and evaluations >= length:
+        return Recommendation("first-hitting", length)  # exact: one token per evaluation
+    if masked:
+        # Tokens that are drawn at once lose their dependence. A lower temperature makes up for part
+        # of it; below 0.9 it costs more where tokens are independent (docs/results/frontier.md).
+        return Recommendation("ancestral", evaluations, "kappa", (("temperature", 0.9),))
+    if fitted is not None and evaluations < FITTED * length:
+        return Recommendation("ancestral", evaluations, times=fitted(evaluations))
+    return Recommendation("ancestral", evaluations, "kappa")

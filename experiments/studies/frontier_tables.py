@@ -184,7 +184,28 @@ def weights(record: Record) -> list[Table]:
     return found
 
 
+def few_evaluations(record: Record) -> list[Table]:
+    """Total variation on several exact targets, one table per source."""
+    made = []
+    for source in dict.fromkeys(row["source"] for row in record["rows"]):
+        found = [row for row in record["rows"] if row["source"] == source]
+        samplers = list(found[0]["total_variation"])
+        rows = [
+            (
+                (row["target"], str(evaluations)),
+                [Value(row["total_variation"][name][k], None, 3) for name in samplers],
+            )
+            for row in found
+            for k, evaluations in enumerate(record["config"]["evaluations"])
+        ]
+        title = f"Total variation with few evaluations, {source} source"
+        columns = [f"{name} ↓" for name in samplers]
+        made.append(make_table(title, "target, evaluations", columns, rows))
+    return made
+
+
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
+    "few_evaluations": few_evaluations,
     "frontier_exact": tables,
     "frontier_qm9": tables,
     "sampler_weights": weights,

@@ -1,0 +1,107 @@
+"""Few evaluations on several exact targets: which sampler stays closest to the distribution.
+
+    python -m experiments.studies.few_evaluations --out few_evaluations.json
+
+Sequences of eight binary tokens are sampled with their exact posterior, so all error is the
+sampler's: the total variation between samples and target, mean over seeds. With fewer evaluations
+than tokens, several tokens are drawn at once, as if they were independent. The targets differ in
+how the tokens depend on each other.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import cwdfm
+from cwdfm.files import write_json
+from cwdfm.provenance import provenance
+
+LENGTH = 8
+STATES = torch.cartesian_prod(*[torch.arange(2)] * LENGTH)  # all sequences, [256, 8]
+SPINS = (2 * STATES - 1).double()  # the same as -1 and 1
+SCHEDULE = cwdfm.Polynomial(2.0)
+EVALUATIONS = (2, 4, 6)
+TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
+DATA = 64  # sequences that the grid of jump-your-steps is fitted to
+
+
+def targets() -> dict[str, Tensor]:
+    """Probabilities [256] of all sequences."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    ring = (SPINS * SPINS.roll(1, 1)).sum(1)
+    pairs = 0.3 * normal(LENGTH, LENGTH)
+    energies = {
+        "ring, neighbors agree": 0.8 * ring,
+        "ring, neighbors agree weakly": 0.4 * ring,
+        "ring, neighbors differ": -0.8 * ring,
+        "independent": SPINS @ (0.5 * normal(LENGTH)),
+        "random probabilities": 1.5 * normal(len(STATES)),
+        "random pairs": ((SPINS @ pairs) * SPINS).sum(1) + SPINS @ (0.3 * normal(LENGTH)),
+    }
+    return {name: energy.softmax(0) for name, energy in energies.items()}
+
+
+def distance(target: Tensor, tokens: Tensor) -> float:
+    """Total variation between a target and the frequencies of samples [n, 8]."""
+    number = (tokens * 2 ** torch.arange(LENGTH - 1, -1, -1)).sum(1)
+    frequency = torch.bincount(number, minlength=len(STATES)) / len(tokens)
+    return float((frequency - target).abs().sum()) / 2
+
+
+def samplers(masked: bool) -> Iterator[tuple[str, Any, bool]]:
+    """Label and solver, and whether its time grid is fitted to the target."""
+    for temperature in TEMPERATURES:
+        ancestral = cwdfm.Euler(hazard="integrated", temperature=temperature)
+        yield f"ancestral, T = {temperature:g}", ancestral, False
+    if masked:
+        yield "top-k by margin", cwdfm.TopK("margin"), False
+    yield "ancestral, fitted grid", cwdfm.Euler(hazard="integrated"), True
+
+
+def measure(source: cwdfm.Source, target: Tensor, n: int, seeds: int) -> dict[str, list[float]]:
+    """The distance of every sampler, for each number of evaluations."""
+    model = cwdfm.ExactPosterior(target.reshape((2,) * LENGTH), source, SCHEDULE)
+    generator = torch.Generator().manual_seed(0)
+    data = STATES[torch.multinomial(target, DATA, True, generator=generator)]
+    found: dict[str, list[float]] = {}
+    for label, solver, fitted in samplers(source.marks_noise):
+        for steps in EVALUATIONS:
+            flow = (model, source, SCHEDULE)
+            grid: Any = cwdfm.jump_your_steps(*flow, data, steps) if fitted else "kappa"
+            options: dict[str, Any] = {"shape": (n, LENGTH), "steps": steps, "grid": grid}
+            draws = (cwdfm.sample(*flow, solver, seed=k, **options) for k in range(seeds))
+            mean = statistics.fmean(distance(target, out.tokens) for out in draws)
+            found.setdefault(label, []).append(mean)
+    exact = torch.multinomial(target, seeds * n, True, generator=generator).view(seeds, n)
+    floor = statistics.fmean(distance(target, STATES[row]) for row in exact)
+    return found | {"exact draws": [floor] * len(EVALUATIONS)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare samplers with few evaluations.")
+    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser.add_argument("--n", type=int, default=4_000, help="samples per seed")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    config = {"n": options.n, "seeds": options.seeds, "evaluations": EVALUATIONS}
+    sources = {"mask": cwdfm.MaskSource(2), "uniform": cwdfm.UniformSource(2)}
+    rows = []
+    for name, source in sources.items():
+        for target, probabilities in targets().items():
+            errors = measure(source, probabilities, options.n, options.seeds)
+            rows.append({"source": name, "target": target, "total_variation": errors})
+            print(name, target, errors, flush=True)
+    write_json(options.out, provenance() | {"config": config, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
