@@ -57,7 +57,7 @@ def test_faithful_samplers_keep_the_distribution(name: str) -> None:
 
 def test_small_budgets_use_a_grid_fitted_to_the_model() -> None:
     trained = cwdfm.load("qm9-uniform-small")
-    data = trained.generate(n=8, steps=64)
+    data = trained.generate(n=2, steps=8)
     chosen = cwdfm.recommend(trained, 4, faithful=True, data=data)
     flow = (trained.model, trained.source, trained.schedule)
     expected = cwdfm.jump_your_steps(*flow, data, 4)
