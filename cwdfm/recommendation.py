@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_bool, check_integer, check_tokens, require
+from cwdfm.errors import InputError, check_bool, check_integer, check_tokens
 from cwdfm.method.base import Method
 from cwdfm.method.flow import Flow
 from cwdfm.postprocess import Resample
@@ -20,8 +20,7 @@ from cwdfm.solver_config import make_solver
 Times = tuple[float, ...]  # a time grid
 
 GROUPS = 8  # evaluations per round of resampling with a mask source (1 with a uniform source)
-# With a uniform source, a fitted time grid helps with fewer evaluations per token.
-FITTED = 2
+FITTED = 2  # evaluations per token below which a fitted time grid helps, with a uniform source
 MIN_RESOLUTION = 64  # candidate times of a fitted grid
 SMALL_VOCABULARY = 256  # up to here, the rules for molecules apply; above, those for text
 
@@ -112,19 +111,19 @@ def recommend(
     check_bool("faithful", faithful)
     fitted = None
     if data is not None:
-        rule = "be omitted unless faithful=True and the model is a flow"
-        require(faithful and isinstance(method, Flow), "data", rule, type(data).__name__)
-        fitted = partial(fitted_times, model, data)
+        if not (faithful and isinstance(method, Flow)):
+            raise InputError("data is used only for a flow with faithful=True; omit it")
+        tokens, fixed = (data.tokens, data.fixed) if isinstance(data, Samples) else (data, None)
+        check_tokens("data", tokens, method.source.vocab_size)
+        if fixed is None and model.fix_first:
+            fixed = torch.arange(tokens.shape[-1]) == 0
+        fitted = partial(fitted_times, model, tokens, fixed)
     return recommend_for(method, evaluations, model.length, faithful=faithful, fitted=fitted)
 
 
-def fitted_times(trained: Any, data: Tensor | Samples, steps: int) -> Times:
+def fitted_times(trained: Any, tokens: Tensor, fixed: Tensor | None, steps: int) -> Times:
     """The grid of `jump_your_steps` for a trained flow."""
     flow: Flow = trained.method
-    tokens, fixed = (data.tokens, data.fixed) if isinstance(data, Samples) else (data, None)
-    check_tokens("data", tokens, flow.source.vocab_size)
-    if fixed is None and trained.fix_first:
-        fixed = torch.arange(tokens.shape[-1]) == 0
     resolution = max(MIN_RESOLUTION, 2 * steps)
     network = (trained.model, flow.source, flow.schedule)
     grid = jump_your_steps(*network, tokens, steps, fixed=fixed, resolution=resolution)

@@ -68,6 +68,8 @@ def test_small_budgets_use_a_grid_fitted_to_the_model() -> None:
     many = cwdfm.recommend(trained, 64, faithful=True, data=data)
     assert many == cwdfm.recommend(trained, 64, faithful=True)
     masked = cwdfm.load("qm9-mask-small")
+    with pytest.raises(cwdfm.InputError, match="data"):
+        cwdfm.recommend(masked, 4, faithful=True, data=data.tokens + 1000)
     same = cwdfm.recommend(masked, 4, faithful=True, data=data.tokens)
     assert same == cwdfm.recommend(masked, 4, faithful=True)
     for arguments in ({}, {"faithful": True, "data": data.tokens.int()}):
