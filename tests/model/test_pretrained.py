@@ -142,7 +142,12 @@ def test_damaged_folders(tmp_path: Path) -> None:
         cwdfm.load(tmp_path / "m")
     weights.write_bytes(whole)
     larger = {**written["model"], "width": 128}
-    for text in ("{", json.dumps({**written, "model": larger}), '{"format": 1}'):
+    unchecked = {name: value for name, value in written.items() if name != "sha256"}
+    for changed in ({**written, "model": larger}, {**written, "format": 2}, unchecked):
+        config.write_text(json.dumps(changed))
+        with pytest.raises(cwdfm.InputError, match=r"is damaged, or its config\.json and weights"):
+            cwdfm.load(tmp_path / "m")
+    for text in ("{", '{"format": 1}'):
         config.write_text(text)
         with pytest.raises(cwdfm.InputError, match=r"is damaged, or its config\.json and weights"):
             cwdfm.load(tmp_path / "m")
