@@ -75,7 +75,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(32, "entropy-bound", (("gamma", 0.05),)),
     ),
     # Resampling corrects the errors of a few coarse steps, at the expense of novelty.
-    "molecules, uniform": (Rule(1), Rule(2, resampling=1 / 2), Rule(16, resampling=1 / 4)),
+    "molecules, uniform": (
+        Rule(1),
+        Rule(2, resampling=1 / 2),
+        Rule(16, resampling=1 / 4),
+        Rule(32, "entropy-bound", (("gamma", 1.0),)),
+    ),
     "text, mask": (Rule(1),),
     "text, uniform": (Rule(1),),
 }
