@@ -222,6 +222,8 @@ def rows(task: Task, budget: int, folder: Path) -> Iterator[Record]:
             continue
         scores = [task.combine([each["scores"] for each in run]) for run in runs]
         searched = [unit.known[name] for name in found["search"]]
+        # Of too few valid molecules FCD is not computed.
+        names = [name for name in scores[0] if all(name in each for each in scores)]
         yield {
             "task": task.name,
             "budget": budget,
@@ -231,7 +233,7 @@ def rows(task: Task, budget: int, folder: Path) -> Iterator[Record]:
             "evaluations": statistics.fmean(each["evaluations"] for each in flat),
             "most": max(each["most"] for each in flat),
             "seconds": statistics.fmean(each["seconds"] for each in flat),
-            "scores": {name: [each[name] for each in scores] for name in scores[0]},
+            "scores": {name: [each[name] for each in scores] for name in names},
             "search": [
                 {name: each[name] for name in ("sampler", "evaluations", "scores")}
                 for each in searched

@@ -157,6 +157,21 @@ def test_text_is_scored_by_two_evaluators_in_turns(tmp_path: Path) -> None:
         assert scores[f"perplexity {k}"] == pytest.approx(math.exp(nats), rel=1e-4)
 
 
+def test_scores_of_some_seeds_only_are_left_out(tmp_path: Path) -> None:
+    """FCD needs several valid molecules."""
+    words = ["--tasks", "exact, mask", "--budgets", "4", "--families", "Euler", "--seeds", "1", "2"]
+    words += ["--samples", "8", "--candidates", "1", "--out", str(tmp_path)]
+    frontier.main(words)
+    path = tmp_path / "exact-mask" / "4.json"
+    unit = json.loads(path.read_text())
+    first = unit["families"]["Euler"]["report"][0][0]
+    unit["draws"][first]["scores"]["FCD"] = 1.0
+    path.write_text(json.dumps(unit))
+    frontier.main([*words, "--stages", "score"])
+    (row,) = json.loads((tmp_path / "frontier.json").read_text())["rows"]
+    assert row["scores"].keys() == {"total variation"}
+
+
 def test_stages_and_continuation_give_the_same_record(tmp_path: Path) -> None:
     """Drawing and scoring in turns, with a second budget later, ends where one command does."""
     words = ["--tasks", "exact, mask", "--samples", "2", "--candidates", "2", "--seeds", "1"]
