@@ -39,8 +39,9 @@ test: install browser
 # On a CPU Triton's kernels run in its interpreter; on a GPU: `pytest -m gpu`.
 # `make test MARKS='not gpu'` includes the slow tests.
 MARKS ?= not gpu and not slow
+# Many tests wait for processes, so three workers keep two cores busy.
 suite: install
-	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m '$(MARKS)' --nbmake tests docs/notebooks
+	TRITON_INTERPRET=1 $(BIN)/pytest -n 3 -m '$(MARKS)' --nbmake tests docs/notebooks
 
 # The documentation site, in site/; open it with `$(BIN)/mkdocs serve`.
 docs: install

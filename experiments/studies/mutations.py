@@ -1,7 +1,7 @@
 """Mutation audit: whether the tests notice small changes of the code.
 
-    git clone . /tmp/audit && cd /tmp/audit
-    python -m experiments.studies.mutations --seed 1 --count 100 --out mutations.json
+    git clone . audit && cd audit
+    python -m experiments.studies.mutations --seed 2 --count 25 --out mutations_2.json
 
 Each mutant changes one operator, comparison or constant of a random statement in the working tree,
 so run this in a clone. Then the tests that mention the changed module run, the most specific files
@@ -165,7 +165,8 @@ def main() -> None:
     chosen: list[tuple[Path, tuple[int, str, str, str]]] = []
     while len(chosen) < options.count:
         path = generator.choice(sorted(tested))
-        if choices := list(mutants(path)):
+        choices = [each for each in mutants(path) if (path, each) not in chosen]
+        if choices:
             chosen.append((path, generator.choice(choices)))
     for path, (line, old, new, text) in chosen[len(found) :]:
         original, start = path.read_text(), time.monotonic()

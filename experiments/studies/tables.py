@@ -295,7 +295,8 @@ def mutations(record: Record) -> list[Table]:
     rows.append(
         (("all",), (Value(len(record["mutants"])), Value(sum(map(sum, outcomes.values())))))
     )
-    return [make_table("Mutants", "package", ("mutants", "killed ↑"), rows)]
+    title = f"Mutants, seed {record['config']['seed']}"
+    return [make_table(title, "package", ("mutants", "killed ↑"), rows)]
 
 
 def profile(record: Record) -> list[Table]:
@@ -356,7 +357,9 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "chaos_4": chaos,
     "chaos_5": chaos,
     "api_calls": api_calls,
-    "mutations": mutations,
+    "mutations_1": mutations,
+    "mutations_2": mutations,
+    "mutations_3": mutations,
     "profile": profile,
     **frontier_tables.TABLES,
     **language_tables.TABLES,
