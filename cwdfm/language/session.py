@@ -60,7 +60,7 @@ class Session(Protocol):
         """End the block; its tokens in the canvas are final."""
 
     def select(self, rows: Tensor) -> None:
-        """Keep only the sequences `rows`."""
+        """Keep only the sequences for which `rows`, bool [B], is True."""
 
 
 class ColumnSession:

@@ -92,7 +92,7 @@ class GemmaSession:
 
     def select(self, rows: Tensor) -> None:
         self.canvas = self.canvas.select(rows)
-        self.cache.batch_select_indices(rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows)
+        self.cache.batch_select_indices(rows.nonzero()[:, 0])
 
     def _encode(self, columns: slice) -> None:
         """Add final tokens to the cache."""

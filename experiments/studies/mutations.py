@@ -35,7 +35,7 @@ TESTS = {
     "pretrained": "model language",
     "metrics": "metrics",
     "data": "data",
-    "model": "model",
+    "model": "model language",
     "ops": "ops core",
     "train": "train",
 }

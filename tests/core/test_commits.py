@@ -105,6 +105,23 @@ def test_klass_follows_its_exact_law() -> None:
     assert np.allclose(law(0.0), chain.target.ravel() / chain.target.sum())  # one at a time
 
 
+def test_klass_prefers_a_stable_token_to_a_more_confident_one() -> None:
+    """The last token is revealed first, which changes the prediction of the first one."""
+    source = cwdfm.MaskSource(2)
+
+    def model(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        first = torch.where(x[:, 2] == source.mask_id, 0.95, 0.05)
+        p_BN = torch.stack([first, torch.full_like(first, 0.92), torch.full_like(first, 0.99)], 1)
+        return torch.stack([p_BN, 1 - p_BN, torch.zeros_like(p_BN)], -1).log()
+
+    solver = cwdfm.KLASS(threshold=0.9, kl=0.01, history=1)
+    state, hidden = solver.init(source, torch.arange(1), 3), []
+    for t in (0.0, 0.25):
+        state, _ = solver.step(model, source, SCHEDULE, state, t, t + 0.25)
+        hidden.append((state.tokens == source.mask_id).tolist()[0])
+    assert hidden == [[True, True, False], [True, False, False]]
+
+
 @pytest.mark.parametrize("eta", [0.0, 1.0, 3.0])
 def test_path_planning_follows_its_exact_law(eta: float) -> None:
     """For a model that predicts revealed tokens too. False-alarm rate 1e-6."""
@@ -237,6 +254,7 @@ def test_invalid_options() -> None:
     flow = (model_of(MASKED), source_of(MASKED), SCHEDULE)
     for make, reason in (
         (lambda: cwdfm.Threshold(0.0), "threshold"),
+        (lambda: cwdfm.Threshold(1.5), "threshold"),
         (lambda: cwdfm.KLASS(kl=-1.0), "kl"),
         (lambda: cwdfm.PathPlanning(-1.0), "eta"),
         (lambda: cwdfm.TopK("best"), "score"),  # type: ignore[arg-type]
