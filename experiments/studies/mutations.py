@@ -29,7 +29,7 @@ from cwdfm.provenance import provenance
 # The audited folders and modules, with the folders of their tests.
 TESTS = {
     "schedule source weight path loss solver postprocess likelihood recommendation": "core",
-    "method baselines": "core baselines",
+    "method baselines": "core baselines cli train",
     "guidance": "guidance",
     "language": "language integrations",
     "pretrained": "model language",
