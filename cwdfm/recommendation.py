@@ -145,7 +145,7 @@ def recommend_for(
 ) -> Recommendation:
     """The sampler for a method and sequences of this length.
 
-    `fitted` gives the time grid with this number of steps that fits the model.
+    `fitted` maps a number of steps to the time grid that fits the model.
     """
     check_integer("evaluations", evaluations)
     if not isinstance(method, Flow):

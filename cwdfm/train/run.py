@@ -323,7 +323,7 @@ class Run:
 
 
 def _load_initial(model: DiT, init: DiT) -> None:
-    """Load the weights of a trained network, which may lack the conditions of the model."""
+    """Load the weights of a trained network, which may not have the conditions of the model."""
     added = len(model.conditions) - len(init.config.conditions)
     if added:
         for embedding in model.conditions:

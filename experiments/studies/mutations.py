@@ -126,7 +126,7 @@ def modules() -> Iterator[tuple[Path, list[Path]]]:
 
 
 def run_tests(files: list[Path], limit: float) -> str:
-    """ "killed" if a test fails or the tests take longer than `limit` seconds, else "survived"."""
+    """Return "survived", or "killed" if a test fails or `limit` seconds are not enough."""
     line = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not gpu and not slow"]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": "."}
     process = subprocess.Popen(
