@@ -204,10 +204,24 @@ def few_evaluations(record: Record) -> list[Table]:
     return made
 
 
+def other_seeds(record: Record) -> list[Table]:
+    """Samplers at one budget, with seeds by which none of them was chosen."""
+    columns = ("evaluations ↓", *(f"{name} of 1,024 ↑" for name in COUNTS))
+    rows = [
+        (
+            (row["task"], str(row["budget"]), row["family"]),
+            (Value(row["evaluations"], None, 1), *(value(row, name) for name in COUNTS)),
+        )
+        for row in record["rows"]
+    ]
+    return [make_table("Other seeds", "task, budget, sampler", columns, rows)]
+
+
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "few_evaluations": few_evaluations,
     "frontier_exact": tables,
     "frontier_qm9": tables,
+    "qm9_other_seeds": other_seeds,
     "sampler_weights": weights,
 }
 FIGURES: dict[str, Callable[[Record], list[Curves]]] = {
