@@ -138,3 +138,42 @@ def test_errors_in_a_split_model_describe_the_call() -> None:
     with pytest.raises(IndexError) as caught:
         draw(SmallSplitModel(5))
     assert "ids up to 5 (" in caught.value.__notes__[0]
+
+
+class Rounded(nn.Module):
+    """A split model whose head adds `error` times the largest logit to logits that are zero."""
+
+    def __init__(self, dtype: torch.dtype, error: float) -> None:
+        super().__init__()
+        row = torch.tensor([20.0, 0.0, -20.0, 0.0, 10.0, 0.0])
+        self.table = nn.Parameter(row.expand(6, 6).to(dtype))
+        self.error = error
+
+    def trunk(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.table[x]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return hidden + self.error * 20 * (torch.arange(6) % 2)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.table[x]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error", "accepted"),
+    [
+        (torch.float32, 0.0005, True),
+        (torch.float32, 0.005, False),
+        (torch.bfloat16, 0.005, True),  # as large as rounding of the largest logits
+        (torch.bfloat16, 0.5, False),
+    ],
+)
+def test_trunk_and_head_may_differ_from_the_model_by_rounding(
+    dtype: torch.dtype, error: float, accepted: bool
+) -> None:
+    model = Rounded(dtype, error)
+    if accepted:
+        draw(model)
+        return
+    with pytest.raises(cwdfm.InputError, match="trunk and a head"):
+        draw(model)
