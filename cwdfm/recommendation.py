@@ -12,7 +12,7 @@ from cwdfm.errors import InputError, check_bool, check_integer, check_tokens
 from cwdfm.method.base import Method
 from cwdfm.method.flow import Flow
 from cwdfm.postprocess import Resample
-from cwdfm.schedule import Spacing
+from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.jump_your_steps import jump_your_steps
 from cwdfm.solver.sample import Samples
 from cwdfm.solver_config import make_solver
@@ -22,6 +22,7 @@ Times = tuple[float, ...]  # a time grid
 GROUPS = 8  # evaluations per round of resampling with a mask source (1 with a uniform source)
 FITTED = 2  # evaluations per token below which a fitted time grid helps, with a uniform source
 MIN_RESOLUTION = 64  # candidate times of a fitted grid
+GIBBS_TOKENS = 32  # a Gibbs step redraws one token in this many
 SMALL_VOCABULARY = 256  # up to here, the rules for molecules apply; above, those for text
 
 
@@ -37,7 +38,7 @@ class Recommendation:
     grid: Spacing = "t"
     settings: tuple[tuple[str, Any], ...] = ()  # options of the solver
     resample: Resample | None = None
-    times: Times | None = None  # a grid fitted to the model, instead of `grid`
+    times: Times | None = None  # a grid of times, instead of `grid`
 
     @property
     def solver(self) -> Any:
@@ -56,12 +57,13 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Rule:
-    """The sampler to use from this budget of evaluations up to that of the next rule."""
+    """The sampler to use from this number of evaluations per token up to that of the next rule."""
 
-    evaluations: int  # the smallest budget that the rule applies to
+    per_token: float = 0.0  # the smallest number of evaluations per token that the rule applies to
     solver: str = "ancestral"
     settings: tuple[tuple[str, Any], ...] = ()
     resampling: float = 0.0  # fraction of the evaluations spent on resampling
+    late: float = 1.0  # the fraction of noise after step k of S is (1 - k/S)^late
 
 
 # One row per measured budget at which the choice changes (docs/results/frontier.md).
@@ -69,20 +71,33 @@ RULES: dict[str, tuple[Rule, ...]] = {
     # Coarse steps draw several tokens at once; at a low temperature these are more often
     # compatible. With more evaluations, only nearly independent tokens are drawn at once.
     "molecules, mask": (
-        Rule(1, settings=(("temperature", 0.7),)),
-        Rule(16, "entropy-bound", (("gamma", 0.5),)),
-        Rule(24, "entropy-bound", (("gamma", 0.15),)),
-        Rule(32, "entropy-bound", (("gamma", 0.05),)),
+        Rule(settings=(("temperature", 0.7),)),
+        Rule(1 / 2, "entropy-bound", (("gamma", 0.5),)),
+        Rule(3 / 4, "entropy-bound", (("gamma", 0.15),)),
+        Rule(1, "entropy-bound", (("gamma", 0.05),)),
     ),
     # Resampling corrects the errors of a few coarse steps, at the expense of novelty.
     "molecules, uniform": (
-        Rule(1),
-        Rule(2, resampling=1 / 2),
-        Rule(16, resampling=1 / 4),
-        Rule(32, "entropy-bound", (("gamma", 1.0),)),
+        Rule(),
+        Rule(1 / 16, resampling=1 / 2),
+        Rule(1 / 2, resampling=1 / 4),
+        Rule(1, "entropy-bound", (("gamma", 1.0),)),
     ),
-    "text, mask": (Rule(1),),
-    "text, uniform": (Rule(1),),
+    # The entropies of most tokens of a text are large, so entropies order tokens well only if one
+    # token is revealed at a time.
+    "text, mask": (
+        Rule(),
+        Rule(2 / 5, "neighbor-counted", (("scale", 4.0), ("hazard", "integrated"))),
+        Rule(1, "low-entropy"),
+    ),
+    # Few steps: the first tokens are drawn independently in any case, so draw many of them at once.
+    # Many steps: Gibbs steps repair tokens that became unlikely.
+    "text, uniform": (
+        Rule(late=2.0),
+        Rule(1 / 20, resampling=1 / 2, late=1.5),
+        Rule(1 / 5, "gibbs", (("select", "unlikely"), ("begin", 0.3)), resampling=1 / 3),
+        Rule(3 / 4, "gibbs", (("select", "unlikely"), ("begin", 0.3))),
+    ),
 }
 
 
@@ -156,15 +171,41 @@ def recommend_for(
     if faithful:
         return _faithful(evaluations, length, masked, fitted)
     rules = RULES[f"{'molecules' if small else 'text'}, {'mask' if masked else 'uniform'}"]
-    rule = next(rule for rule in reversed(rules) if rule.evaluations <= evaluations)
+    rule = next(rule for rule in reversed(rules) if rule.per_token * length <= evaluations)
     cost = GROUPS if masked else 1
     rounds = int(rule.resampling * evaluations) // cost
     resample = None
     if rounds:
         noise_fraction = 1 / GROUPS if masked else None
         resample = Resample(rounds, noise_fraction, tokens_per_round=max(1, length // 8))
-    steps = evaluations - cost * rounds
-    return Recommendation(rule.solver, steps, "kappa", rule.settings, resample)
+    steps, settings = evaluations - cost * rounds, rule.settings
+    if rule.solver == "gibbs":
+        steps = gibbs_steps(steps, method.schedule, **dict(settings))
+        settings = (*settings, ("tokens", max(1, length // GIBBS_TOKENS)))
+    if rule.solver == "low-entropy":
+        steps = min(steps, length)  # a step reveals at least one token
+    times = None if rule.late == 1 else late_times(steps, method.schedule, rule.late)
+    return Recommendation(rule.solver, steps, "kappa", settings, resample, times)
+
+
+def gibbs_steps(evaluations: int, schedule: Schedule, begin: float = 0.0, **_: Any) -> int:
+    """The number of Gibbs steps for at most this many evaluations.
+
+    After time `begin` every step but the last has a second evaluation.
+    """
+    start = float(schedule.kappa(begin))
+
+    def cost(steps: int) -> int:
+        return steps + sum(k / steps >= start for k in range(1, steps))
+
+    return max(steps for steps in range(1, evaluations + 1) if cost(steps) <= evaluations)
+
+
+def late_times(steps: int, schedule: Schedule, late: float) -> Times:
+    """The time grid after whose step k of S the fraction of noise is (1 - k/S)^late."""
+    share = torch.arange(steps + 1, dtype=torch.float64) / steps
+    times: list[float] = schedule.inverse(1 - (1 - share) ** late).tolist()
+    return tuple(times)
 
 
 def _faithful(

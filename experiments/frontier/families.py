@@ -1,6 +1,6 @@
 """The families of samplers, all with the same number of candidates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from typing import Any, get_args
@@ -9,14 +9,15 @@ import torch
 
 import cwdfm
 from cwdfm.postprocess import Refine, Reject, Resample
-from cwdfm.recommendation import Recommendation
-from cwdfm.schedule import Spacing
+from cwdfm.recommendation import Recommendation, gibbs_steps
+from cwdfm.schedule import Polynomial, Spacing
 from cwdfm.solver.unmasking_order import Score
 from cwdfm.solver_config import make_solver
 
-# Temperatures. A family with several variants uses the first ones. Every sampler may be cooled.
+# A family with several variants uses the first temperatures.
 TEMPERATURES = (1.0, 0.8, 0.6, 0.9, 0.7, 0.5)
 GRIDS: tuple[Spacing, ...] = ("kappa", "t")
+SCHEDULE = Polynomial(2.0)  # of all models that are compared
 GROUPS = 8  # evaluations per round of resampling with a mask source
 
 
@@ -92,15 +93,23 @@ def families(
     masked: bool,
     candidates: int = 6,
     measured: Measured = Measured(),  # noqa: B008 (frozen)
+    temperatures: Sequence[float] = TEMPERATURES,
 ) -> dict[str, list[Sampler]]:
-    """`candidates` samplers of each family with at most `budget` evaluations per sample."""
+    """`candidates` samplers of each family with at most `budget` evaluations per sample.
+
+    They are fewer if a family has fewer combinations of variants and temperatures.
+    """
     tokens = max(1, length // 8)
     found = (
         _rates(budget, masked, measured)
         | (_orders(budget, length) if masked else _uniform(budget, tokens))
         | _postprocessed(budget, tokens, masked)
     )
-    return {name: _cooled(variants, candidates) for name, variants in found.items() if variants}
+    return {
+        name: [each.at(t) for t, each in product(temperatures, variants)][:candidates]
+        for name, variants in found.items()
+        if variants
+    }
 
 
 def _rates(budget: int, masked: bool, measured: Measured) -> dict[str, list[Sampler]]:
@@ -196,12 +205,6 @@ def _postprocessed(budget: int, tokens: int, masked: bool) -> dict[str, list[Sam
     }
 
 
-def _cooled(variants: list[Sampler], candidates: int) -> list[Sampler]:
-    """Every variant at several temperatures, `candidates` samplers in all."""
-    temperatures = TEMPERATURES[: -(-candidates // len(variants))]
-    return [each.at(t) for t, each in product(temperatures, variants)][:candidates]
-
-
 def _ancestral(**options: Any) -> cwdfm.Euler:
     return cwdfm.Euler(hazard="integrated", **options)
 
@@ -219,13 +222,8 @@ def _counted(steps: int, *weights: Any) -> list[Sampler]:
 
 
 def _gibbs(budget: int, *settings: dict[str, Any]) -> list[Sampler]:
-    """As many steps as possible; after time `begin`, all but the last have a second evaluation.
-
-    The grid is equally spaced in kappa = t^2.
-    """
-    found = []
-    for each in settings:
-        begin = each.get("begin", 0.0) ** 2
-        cost = [s + sum(k / s >= begin for k in range(1, s)) for s in range(1, budget + 1)]
-        found += _each(sum(c <= budget for c in cost), make_solver("gibbs", **each))
-    return found
+    """As many steps as possible. The grid is equally spaced in kappa = t^2."""
+    return [
+        Sampler(make_solver("gibbs", **each), gibbs_steps(budget, SCHEDULE, **each))
+        for each in settings
+    ]

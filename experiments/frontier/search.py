@@ -30,7 +30,7 @@ from cwdfm.recommendation import recommend_for
 from cwdfm.schedule import time_grid
 from cwdfm.solver.jump_your_steps import best_path, step_costs
 from experiments.frontier.families import Measured, Sampler, families
-from experiments.frontier.tasks import Task, Tokens, Trained
+from experiments.frontier.tasks import Scores, Task, Tokens, Trained
 
 SEARCH_SEED = 1000
 REFERENCE = 256  # evaluations of Euler, whose novelty and entropy are the reference for the others
@@ -168,14 +168,14 @@ def _measure(task: Task, samples: torch.Tensor) -> Record:
 def all_families(task: Task, budget: int, plan: Plan, measured: Measured) -> dict[str, Any]:
     """The candidates of every family, and of the recommendation."""
     options: dict[str, Any] = {"masked": task.masked, "candidates": plan.candidates}
+    options["temperatures"] = task.temperatures
     found = families(budget, task.length, **options, measured=measured)
     faithful = not isinstance(task, Trained)
     method = Flow(*task.flow[1:])
     choice = recommend_for(
         method, budget, task.length, faithful=faithful, fitted=measured.times if faithful else None
     )
-    sampler = Sampler.recommended(choice)
-    found["recommended"] = task.recommended(sampler, plan.candidates)
+    found["recommended"] = [Sampler.recommended(choice)]
     return {name: each for name, each in found.items() if not plan.only or name in plan.only}
 
 
@@ -186,18 +186,24 @@ def advance(
     unit = Draws(unit_file(folder, task.name, budget))
     scores = "score" in stages and task.can_score
     for family, candidates in all_families(task, budget, plan, measured).items():
-        search = [key(each, SEARCH_SEED) for each in candidates]
-        if "draw" in stages:
-            for each in candidates:
+        waiting, search = list(candidates), list[str]()
+        tried: list[tuple[Sampler, Scores]] = []
+        while waiting:
+            each = waiting.pop(0)
+            name = key(each, SEARCH_SEED)
+            search.append(name)
+            if "draw" in stages:
                 unit.draw(task, each, SEARCH_SEED, final=False)
-        if scores:
-            unit.score(task, search)
-        if not all(unit.known.get(name, {}).get("scores") for name in search):
+            if scores:
+                unit.score(task, [name])
+            if found := unit.known.get(name, {}).get("scores"):
+                tried.append((each, found))
+            if not waiting and len(tried) == len(search) < plan.candidates:
+                waiting += filter(None, [task.further(tried)])
+        if len(tried) < len(search):
             unit.save()
             continue
-        chosen = task.choose(
-            [(c, unit.known[name]["scores"]) for c, name in zip(candidates, search, strict=True)]
-        )
+        chosen = task.choose(tried)
         if "draw" in stages:
             for seed in plan.seeds:
                 for each in chosen:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,14 @@ from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.metrics.text import sample_entropies
 from cwdfm.solver import Samples
 from experiments.frontier.evaluators import Evaluator, load_evaluator
-from experiments.frontier.families import Sampler
+from experiments.frontier.families import SCHEDULE, TEMPERATURES, Sampler
 
-SCHEDULE = cwdfm.Polynomial(2.0)
 VOCAB, LENGTH = 2, 8  # of the exact targets
 COUNTS = ("valid", "unique", "novel")
+SLOPE = 1.0  # typical change of the entropy of text with the temperature
+MARGIN = 0.03  # distance from the requested entropy that the search aims at
+CLOSE = 0.01  # distance that may be the chance of a seed
+MAX_CHANGE = 0.5  # of the temperature in one try
 HELD_OUT = 256  # sequences that measure the confidence and the grid of a model
 Tokens = NDArray[np.int64]
 Scores = dict[str, float]
@@ -82,9 +86,14 @@ class Task(ABC):
     def choose(self, tried: Candidates) -> list[Sampler]:
         """Choose the best candidate, or several to interpolate between."""
 
-    def recommended(self, sampler: Sampler, candidates: int) -> list[Sampler]:
-        """The candidates for the recommendation: itself."""
-        return [sampler]
+    @property
+    def temperatures(self) -> Sequence[float]:
+        """The temperatures of the first candidates of a family."""
+        return TEMPERATURES
+
+    def further(self, tried: Candidates) -> Sampler | None:
+        """Another candidate, given the scores of the first ones; None if there is none."""
+        return None
 
     def combine(self, scores: Sequence[Scores]) -> Scores:
         """The result of the chosen samplers."""
@@ -272,9 +281,10 @@ class Molecules(Trained):
 class Text(Trained):
     """A model of text: perplexity under evaluator LMs at the unigram entropy of Euler's samples.
 
-    A lower temperature lowers perplexity and entropy, so perplexities are compared at one entropy:
-    log-perplexities at two temperatures are interpolated. If all candidates have less entropy, or
-    all have more, the nearest one is the result, with its own entropy.
+    A lower temperature lowers perplexity and entropy, so perplexities are compared at one entropy.
+    The search adapts the temperature of every sampler until its entropies lie close to that of the
+    reference, on both sides, and interpolates the log-perplexities. If it finds less entropy only,
+    or more, the nearest candidate is the result, with its own entropy.
     """
 
     evaluator_names: Sequence[str] = ()  # the first one chooses
@@ -299,33 +309,88 @@ class Text(Trained):
             scores[f"perplexity {k}"] = evaluator.perplexity(tokens, self.texts)
         return scores
 
-    def recommended(self, sampler: Sampler, candidates: int) -> list[Sampler]:
-        """The recommendation at several temperatures, to compare it at the same entropy."""
-        factors = (1.0, 0.9, 0.8, 0.7, 0.6, 1.1)[:candidates]
-        return [sampler.at(round(sampler.temperature * factor, 3)) for factor in factors]
+    @property
+    def temperatures(self) -> Sequence[float]:
+        return (1.0,)
+
+    def further(self, tried: Candidates) -> Sampler | None:
+        """The variant with the fewest tries, at the next temperature of the search."""
+        for variant, same in sorted(variants(tried).items(), key=lambda each: len(each[1])):
+            known = {sampler.temperature: scores["entropy"] for sampler, scores in same}
+            temperature = next_temperature(known, self._entropy(same[0][1]))
+            if temperature is not None:
+                return variant.at(temperature)
+        return None
 
     def choose(self, tried: Candidates) -> list[Sampler]:
-        variants: dict[Sampler, list[tuple[Sampler, Scores]]] = {}
-        for sampler, scores in tried:
-            variants.setdefault(sampler.at(1.0), []).append((sampler, scores))
-        brackets = map(self._bracket, variants.values())
+        brackets = map(self._bracket, variants(tried).values())
         best = min(brackets, key=lambda b: self.combine([s for _, s in b])["perplexity 1"])
         return [sampler for sampler, _ in best]
 
     def _bracket(self, tried: Candidates) -> Candidates:
         """The two candidates with the nearest entropies below and above, or the nearest one."""
         entropy = self._entropy(tried[0][1])
-        ordered = sorted(tried, key=lambda candidate: candidate[1]["entropy"])
-        above = sum(candidate[1]["entropy"] < entropy for candidate in ordered)
-        return ordered[max(0, above - 1) : above + 1]
+        ordered = sorted(tried, key=lambda each: by_entropy(each[1]))
+        below = [each for each in ordered if by_entropy(each[1]) <= entropy - CLOSE]
+        above = [each for each in ordered if by_entropy(each[1]) >= entropy + CLOSE]
+        if below and above:
+            return [below[-1], above[0]]
+        return [min(tried, key=lambda each: abs(by_entropy(each[1]) - entropy))]
 
     def _entropy(self, default: Scores) -> float:
-        return (default if self.reference is None else self.reference)["entropy"]
+        return by_entropy(default if self.reference is None else self.reference)
 
     def combine(self, scores: Sequence[Scores]) -> Scores:
-        known = sorted(scores, key=lambda each: each["entropy"])
-        entropies = [each["entropy"] for each in known]
-        at = float(np.clip(self._entropy(known[-1]), entropies[0], entropies[-1]))
-        logs = {k: [math.log(each[k]) for each in known] for k in known[0] if k != "entropy"}
-        found = {k: math.exp(np.interp(at, entropies, values)) for k, values in logs.items()}
+        """Interpolate between two draws, or extrapolate a little if another seed moved both."""
+        low, high = min(scores, key=by_entropy), max(scores, key=by_entropy)
+        width = by_entropy(high) - by_entropy(low)
+        reach = MARGIN if width >= CLOSE else 0.0
+        least, most = by_entropy(low) - reach, by_entropy(high) + reach
+        at = min(max(self._entropy(high), least), most)
+        share = (at - by_entropy(low)) / width if width else 0.0
+        found = {
+            name: math.exp(math.log(low[name]) + share * math.log(high[name] / low[name]))
+            for name in low
+            if name != "entropy"
+        }
         return {"entropy": at} | found
+
+
+def by_entropy(scores: Scores) -> float:
+    """The entropy among the scores."""
+    return scores["entropy"]
+
+
+def variants(tried: Candidates) -> dict[Sampler, list[tuple[Sampler, Scores]]]:
+    """Candidates by what they are apart from their temperature."""
+    found: dict[Sampler, list[tuple[Sampler, Scores]]] = {}
+    for sampler, scores in tried:
+        found.setdefault(sampler.at(1.0), []).append((sampler, scores))
+    return found
+
+
+def next_temperature(known: dict[float, float], entropy: float) -> float | None:
+    """The temperature to try after those with known entropies; None if the search is finished.
+
+    The search ends when there are entropies on both sides of the requested one, not much further
+    than MARGIN away. Closer than CLOSE does not count, because another seed may move it to the
+    other side.
+    """
+    below = [(t, each) for t, each in known.items() if each <= entropy - CLOSE]
+    above = [(t, each) for t, each in known.items() if each >= entropy + CLOSE]
+    if below and above:
+        (t_low, low), (t_high, high) = max(below, key=itemgetter(1)), min(above, key=itemgetter(1))
+        if high - low <= 3 * MARGIN:
+            return None
+        aim = entropy + (MARGIN if high - entropy > entropy - low else -MARGIN)
+        found = t_low + (t_high - t_low) * (aim - low) / (high - low)
+    else:
+        aim = entropy + (-MARGIN if above else MARGIN)
+        nearest = sorted(known.items(), key=lambda each: abs(each[1] - aim))[:2]
+        t_near, near = nearest[0]
+        slope = SLOPE
+        if len(nearest) == 2:
+            slope = max((near - nearest[1][1]) / (t_near - nearest[1][0]), SLOPE / 4)
+        found = t_near + min(max((aim - near) / slope, -MAX_CHANGE), MAX_CHANGE)
+    found = round(max(found, 0.2), 3)
+    return None if found in known else found

@@ -77,10 +77,10 @@ def test_small_budgets_use_a_grid_fitted_to_the_model() -> None:
             cwdfm.recommend(trained, 4, **{"data": data.tokens, **arguments})
 
 
-def test_rules_begin_with_one_evaluation() -> None:
+def test_rules_cover_all_budgets() -> None:
     for name, rules in RULES.items():
-        starts = [rule.evaluations for rule in rules]
-        assert starts[0] == 1, name
+        starts = [rule.per_token for rule in rules]
+        assert starts[0] == 0, name
         assert starts == sorted(set(starts)), name
 
 
