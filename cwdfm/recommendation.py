@@ -38,7 +38,7 @@ class Recommendation:
     grid: Spacing = "t"
     settings: tuple[tuple[str, Any], ...] = ()  # options of the solver
     resample: Resample | None = None
-    times: Times | None = None  # a grid of times, instead of `grid`
+    times: Times | None = None  # a grid fitted to the model, instead of `grid`
 
     @property
     def solver(self) -> Any:
@@ -63,9 +63,10 @@ class Rule:
     solver: str = "ancestral"
     settings: tuple[tuple[str, Any], ...] = ()
     resampling: float = 0.0  # fraction of the evaluations spent on resampling
-    late: float = 1.0  # the fraction of noise after step k of S is (1 - k/S)^late
+    grid: Spacing = "kappa"
 
 
+UNLIKELY = (("select", "unlikely"), ("begin", 0.3))  # settings of Gibbs steps
 # One row per measured budget at which the choice changes (docs/results/frontier.md).
 RULES: dict[str, tuple[Rule, ...]] = {
     # Coarse steps draw several tokens at once; at a low temperature these are more often
@@ -87,16 +88,19 @@ RULES: dict[str, tuple[Rule, ...]] = {
     # token is revealed at a time.
     "text, mask": (
         Rule(),
+        Rule(1 / 5, "theta-trapezoidal"),
         Rule(2 / 5, "neighbor-counted", (("scale", 4.0), ("hazard", "integrated"))),
         Rule(1, "low-entropy"),
     ),
-    # Few steps: the first tokens are drawn independently in any case, so draw many of them at once.
-    # Many steps: Gibbs steps repair tokens that became unlikely.
+    # With few steps most tokens are drawn independently in any case; drawing more of them at once
+    # in the first steps leaves more steps to the others. With more steps, Gibbs steps and
+    # resampling repair tokens that became unlikely.
     "text, uniform": (
-        Rule(late=2.0),
-        Rule(1 / 20, resampling=1 / 2, late=1.5),
-        Rule(1 / 5, "gibbs", (("select", "unlikely"), ("begin", 0.3)), resampling=1 / 3),
-        Rule(3 / 4, "gibbs", (("select", "unlikely"), ("begin", 0.3))),
+        Rule(grid="sqrt"),
+        Rule(1 / 10, resampling=1 / 2, grid="sqrt"),
+        Rule(1 / 5, "gibbs", UNLIKELY, resampling=1 / 3),
+        Rule(3 / 4, "gibbs", UNLIKELY),
+        Rule(3 / 2, "gibbs", UNLIKELY, resampling=1 / 3),
     ),
 }
 
@@ -182,10 +186,11 @@ def recommend_for(
     if rule.solver == "gibbs":
         steps = gibbs_steps(steps, method.schedule, **dict(settings))
         settings = (*settings, ("tokens", max(1, length // GIBBS_TOKENS)))
-    if rule.solver == "low-entropy":
+    elif rule.solver == "low-entropy":
         steps = min(steps, length)  # a step reveals at least one token
-    times = None if rule.late == 1 else late_times(steps, method.schedule, rule.late)
-    return Recommendation(rule.solver, steps, "kappa", settings, resample, times)
+    elif rule.solver.startswith("theta"):
+        steps = (steps + 1) // 2  # a step but the last has two evaluations
+    return Recommendation(rule.solver, steps, rule.grid, settings, resample)
 
 
 def gibbs_steps(evaluations: int, schedule: Schedule, begin: float = 0.0, **_: Any) -> int:
@@ -199,13 +204,6 @@ def gibbs_steps(evaluations: int, schedule: Schedule, begin: float = 0.0, **_: A
         return steps + sum(k / steps >= start for k in range(1, steps))
 
     return max(steps for steps in range(1, evaluations + 1) if cost(steps) <= evaluations)
-
-
-def late_times(steps: int, schedule: Schedule, late: float) -> Times:
-    """The time grid after whose step k of S the fraction of noise is (1 - k/S)^late."""
-    share = torch.arange(steps + 1, dtype=torch.float64) / steps
-    times: list[float] = schedule.inverse(1 - (1 - share) ** late).tolist()
-    return tuple(times)
 
 
 def _faithful(

@@ -9,7 +9,7 @@ method because 1 - kappa_t loses digits near t = 1.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from cwdfm.errors import (
 from cwdfm.ops.random import Purpose, check_step, sample_index, uniform
 
 __all__ = ["Cosine", "Linear", "Polynomial", "Schedule", "stratified_times", "time_grid"]
-Spacing = Literal["t", "kappa"]
+Spacing = Literal["t", "kappa", "sqrt"]
 
 
 def _tensor(x: Tensor | float) -> Tensor:
@@ -137,8 +137,13 @@ def time_grid(
 ) -> Tensor:
     """The grid first = t_0 < ... < t_steps = 1, float64 [steps + 1].
 
-    `spacing`: "t" is uniform in time (the paper); "kappa" is uniform in kappa, so that every step
-    reveals the same expected fraction; a tensor gives the times themselves.
+    `spacing`:
+
+    - "t": uniform in time (the paper).
+    - "kappa": uniform in kappa, so that every step reveals the same expected fraction.
+    - "sqrt": uniform in sqrt(1 - kappa). Step k of n leaves the fraction (1 - k/n)^2 unrevealed, so
+      early steps reveal more than late ones. This suits a uniform source and few steps.
+    - A tensor: the times themselves.
     """
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_integer("steps", steps, most=MAX_STEPS)
@@ -146,12 +151,15 @@ def time_grid(
         raise InputError(f"a grid must start at a time in [0, 1), got {first}")
     if isinstance(spacing, Tensor):
         return _check_grid(spacing, steps, first)
-    require(isinstance(spacing, str), "grid", "be 't', 'kappa' or a tensor of times", spacing)
-    check_choice("grid", spacing, ("t", "kappa"))
+    require(isinstance(spacing, str), "grid", "be a name or a tensor of times", spacing)
+    check_choice("grid", spacing, get_args(Spacing))
     if spacing == "t":
         return torch.linspace(first, 1, steps + 1, dtype=torch.float64)
     begin = float(schedule.kappa(torch.tensor(first, dtype=torch.float64)))
-    grid = schedule.inverse(torch.linspace(begin, 1, steps + 1, dtype=torch.float64))
+    kappa = torch.linspace(begin, 1, steps + 1, dtype=torch.float64)
+    if spacing == "sqrt":
+        kappa = 1 - (1 - kappa) ** 2 / (1 - begin)
+    grid = schedule.inverse(kappa)
     grid[0], grid[-1] = first, 1.0  # exact, regardless of rounding in the inverse
     return grid
 

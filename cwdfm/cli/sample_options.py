@@ -24,6 +24,7 @@ from cwdfm.ops.random import check_seed
 from cwdfm.postprocess import Refine, Reject, Resample
 from cwdfm.recommendation import recommend_for
 from cwdfm.sample_file import POSTPROCESS_OPTIONS, PartialSamples, check_format
+from cwdfm.schedule import Spacing
 from cwdfm.solver_config import (
     SHARED_OPTIONS,
     SOLVERS,
@@ -69,7 +70,7 @@ class Options:
     # Budget of model evaluations per sample; selects solver, steps, grid and resampling for it.
     evaluations: int | None = None
     seed: int = 0  # random seed
-    grid: Literal["t", "kappa"] = "t"  # space the steps equally in time t, or in kappa_t
+    grid: Spacing = "t"  # space the steps equally in time t, in kappa_t, or in sqrt(1 - kappa_t)
     length: int | None = None  # tokens per sample; default: the length of the model or template
     precision: Literal["float32", "bfloat16"] = "float32"  # precision of matrix products
     prompt: str | None = None  # text that every sample starts with

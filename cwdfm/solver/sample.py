@@ -158,7 +158,7 @@ def sample(
         steps: The number of steps.
         seed: The random seed. It determines sample i regardless of the other samples and of
             `batch_size`.
-        grid: "t", "kappa", or a tensor of steps + 1 times (see `time_grid`).
+        grid: "t", "kappa", "sqrt", or a tensor of steps + 1 times (see `time_grid`).
         prompt: Prompt tokens, [B, N] or [N] (see `Solver.init`).
         fixed: Mask of the prompt tokens to keep, [B, N] or [N].
         index: Global sample numbers [B]. The default is 0..B-1.

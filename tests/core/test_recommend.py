@@ -8,8 +8,11 @@ import torch
 import cwdfm
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.cli.sample import main as sample_main
+from cwdfm.method import Flow
+from cwdfm.method.base import SampleRequest
 from cwdfm.recommendation import RULES, recommend_for
 from cwdfm.sample_file import read_samples
+from tests.support.models import SmallModel
 
 MODELS = ("qm9-mask-small", "qm9-uniform-small")
 
@@ -39,6 +42,27 @@ def test_budgets_are_used(name: str) -> None:
             cost += groups * chosen.resample.rounds
         assert chosen.steps >= 1
         assert chosen.steps + cost == evaluations
+
+
+@pytest.mark.parametrize("source", [cwdfm.MaskSource(300), cwdfm.UniformSource(300)])
+def test_budgets_of_text_are_used(source: cwdfm.Source) -> None:
+    """No sample exceeds the budget. Some stay below: a step in which no token changes is free."""
+    method, length = Flow(source, cwdfm.Polynomial(2.0)), 32
+    model, names = SmallModel(source.num_tokens), set()
+    for evaluations in range(1, 60):
+        chosen = recommend_for(method, evaluations, length)
+        names.add(chosen.name)
+        request = SampleRequest(
+            (8, length),
+            steps=chosen.steps,
+            grid=chosen.grid,
+            postprocess=() if chosen.resample is None else (chosen.resample,),
+        )
+        most = int(method.sample(model, chosen.solver, request).evaluations.max())
+        limit = min(evaluations, length) if chosen.name == "low-entropy" else evaluations
+        assert 0.7 * limit <= most <= limit, (evaluations, chosen)
+    kind = "mask" if source.marks_noise else "uniform"
+    assert names == {rule.solver for rule in RULES[f"text, {kind}"]}
 
 
 @pytest.mark.parametrize("name", MODELS)

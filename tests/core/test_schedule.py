@@ -1,11 +1,15 @@
 """Schedules: derivative, inverse, hazard and its integral; time grids and stratified times."""
 
+from itertools import product
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 from scipy import integrate
 
 import cwdfm
+from cwdfm.schedule import Spacing
 from tests.support.stats import assert_follows
 
 SCHEDULES = [cwdfm.Polynomial(2.0), cwdfm.Polynomial(1.5), cwdfm.Linear(), cwdfm.Cosine()]
@@ -83,8 +87,14 @@ def test_grids() -> None:
         assert grid[0] == 0
         assert grid[-1] == 1
         torch.testing.assert_close(s.kappa(grid).diff(), torch.full((10,), 0.1).double())
-        for first in torch.linspace(0, 0.9, 10).tolist():
-            ends = cwdfm.time_grid(s, 3, "kappa", first=first)[[0, -1]]
+        late = cwdfm.time_grid(s, 10, "sqrt")
+        remaining = 1 - torch.arange(11).double() / 10
+        torch.testing.assert_close(1 - s.kappa(late), remaining**2)
+        # From a later start, the same shape on the rest of the way.
+        rest = 1 - s.kappa(cwdfm.time_grid(s, 10, "sqrt", first=0.5))
+        torch.testing.assert_close(rest, rest[0] * remaining**2)
+        for first, spacing in product(torch.linspace(0, 0.9, 10).tolist(), get_args(Spacing)):
+            ends = cwdfm.time_grid(s, 3, spacing, first=first)[[0, -1]]
             assert ends.tolist() == [first, 1.0]  # exactly, because solvers compare with 1
     custom = torch.tensor([0.0, 0.1, 1.0])
     torch.testing.assert_close(cwdfm.time_grid(schedule, 2, custom), custom.double())

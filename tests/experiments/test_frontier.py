@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from experiments import frontier
 from experiments.frontier.families import Measured, Sampler, families
-from experiments.frontier.tasks import LENGTH, Exact, Molecules, Text
+from experiments.frontier.tasks import CLOSE, LENGTH, Exact, Molecules, Text, next_temperature
 
 LEARNED = cwdfm.Learned((0.0, -1.0, 0.0, 0.0))
 MEASURED = Measured(LEARNED, lambda steps: tuple(k / steps for k in range(steps + 1)))
@@ -119,6 +120,56 @@ def test_perplexities_are_compared_at_one_entropy() -> None:
     low = points(2.0, 3.0, steps=1)[1:]  # too little entropy: the nearest candidate
     assert task.choose(low) == [low[0][0]]
     assert task.combine([low[0][1]])["entropy"] == 4.5
+
+
+@pytest.mark.parametrize(
+    "entropy",
+    [
+        lambda t: 5.0 + 2.0 * (t - 1.0),  # steeper than expected
+        lambda t: 5.0 + 0.2 * (t - 1.3),
+        lambda t: 4.0 + 2.0 * math.tanh(t - 0.4),
+        lambda t: 5.0 + (t - 0.7) + (t - 0.7) ** 3,
+    ],
+)
+def test_temperatures_on_both_sides_of_an_entropy_are_found(
+    entropy: Callable[[float], float],
+) -> None:
+    """Six tries bracket the requested entropy, beyond the noise of a seed."""
+    known = {1.0: entropy(1.0)}
+    while len(known) < 6 and (found := next_temperature(known, 5.0)) is not None:
+        known[found] = entropy(found)
+    assert max(e for e in known.values() if e < 5.0) <= 5.0 - CLOSE
+    below = [e for e in known.values() if 4.8 < e <= 5.0 - CLOSE]
+    above = [e for e in known.values() if 5.0 + CLOSE <= e < 5.2]
+    assert below
+    assert above
+
+
+def test_the_search_ends_at_a_limit_of_the_entropy() -> None:
+    """No temperature reaches the requested entropy; the smallest one is the last try."""
+    known = {1.0: 5.6}
+    while len(known) < 20 and (found := next_temperature(known, 5.0)) is not None:
+        known[found] = 5.5 + 0.1 * found
+    assert min(known) == 0.2
+    assert len(known) < 6
+
+
+def test_every_variant_is_tried_in_turn() -> None:
+    """The one with the fewest tries is next, until all are finished."""
+    task = Text("text", True, 8, 4, {"entropy": 5.0})
+    variants = [Sampler(cwdfm.Euler(), steps) for steps in (1, 2)]
+    tried = [(each, {"entropy": 7.0}) for each in variants]
+    for number in range(4):
+        sampler = task.further(tried)
+        assert sampler is not None
+        assert sampler.steps == 1 + number % 2
+        tried.append((sampler, {"entropy": 6.0 + sampler.temperature}))  # never low enough
+    done = [
+        (each.at(t), {"entropy": 4.0 + t})
+        for each in variants
+        for t in (1 - 2 * CLOSE, 1 + 2 * CLOSE)
+    ]
+    assert task.further(done) is None
 
 
 def test_text_is_scored_by_two_evaluators_in_turns(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.data.fragments import Linker, Scaffold
 from cwdfm.errors import MAX_STEPS
+from cwdfm.schedule import Spacing
 from tests.support.models import SmallModel
 
 VOCAB, BATCH, LENGTH = 5, 3, 8
@@ -219,7 +220,7 @@ def works(solver: Any, arguments: Mapping[str, Any]) -> None:
 def function_calls() -> dict[str, Call]:
     sampled = fields(
         **FLOW, solver=SOLVERS, shape=((3, 8), [3, 8]), steps=(1, 4),
-        grid=("t", "kappa"), prompt=(None, PROMPT), fixed=(None,), start=(None,),
+        grid=get_args(Spacing), prompt=(None, PROMPT), fixed=(None,), start=(None,),
         record=(0, 2), callback=(None, lambda state, info: None), progress=(None, lambda k: None),
         device=(None, "cpu"), **SAMPLE,
     )  # fmt: skip
@@ -246,7 +247,7 @@ def function_calls() -> dict[str, Call]:
         ),
         "time_grid": Call(
             cwdfm.time_grid,
-            fields(schedule=SCHEDULES, steps=(1, 4), spacing=("t", "kappa"), first=(0.0, 0.5)),
+            fields(schedule=SCHEDULES, steps=(1, 4), spacing=get_args(Spacing), first=(0.0, 0.5)),
             finite,
         ),
         "stratified_times": Call(

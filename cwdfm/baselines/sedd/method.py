@@ -62,7 +62,7 @@ class SEDD(Method):
         return self.forward_graph.source.num_tokens
 
     def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
-        """Sample sequences. The grid "kappa" is uniform in exp(-sigma)."""
+        """Sample sequences. On the grids "kappa" and "sqrt", exp(-sigma) has the place of kappa."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):
             refuse_solver(self, solver, ALLOWED, REASON)
@@ -89,9 +89,9 @@ class SEDD(Method):
 
 
 def score_grid(noise: Noise, steps: int, spacing: Spacing | Tensor) -> Tensor:
-    """The grid of times t = 1 - s: uniform in s for "t", in exp(-sigma(s)) for "kappa"."""
+    """The grid of times t = 1 - s: uniform in s for "t", with exp(-sigma(s)) as kappa otherwise."""
     grid = time_grid(Linear(), steps, spacing)
-    if not isinstance(spacing, str) or spacing != "kappa":
+    if not isinstance(spacing, str) or spacing == "t":
         return grid
     first, last = (math.exp(-noise.sigma_at(s)) for s in (1.0, 0.0))
     grid = 1 - noise.inverse(-(first + (last - first) * grid).log())
