@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import cwdfm
+import experiments.studies.kernels as kernels
 import experiments.studies.moses as moses
 import experiments.studies.qm9_causes as causes
 from cwdfm.cli.train import read_options
@@ -179,3 +180,22 @@ def test_commands_of_moses_are_valid(name: str, tmp_path: Path) -> None:
     config = read_options(smoke[1], smoke[2:])[0].config
     assert config.model.model == "debug"
     assert not config.runtime.compile
+
+
+def test_kernels_are_compared_with_equal_functions() -> None:
+    """The references of the comparison compute what the kernels compute, with their gradients."""
+    cpu, names = torch.device("cpu"), set()
+    for make_cases in (kernels.text_cases, kernels.head_cases, kernels.decoder_cases):
+        torch.manual_seed(0)
+        for case in make_cases(kernels.TINY, cpu):
+            if case.ours is case.reference or not case.backward:
+                continue  # the same function, or a kernel without another implementation
+            names.add(case.name)
+            found, expected = (
+                kernels.step_of(case, function)() for function in (case.ours, case.reference)
+            )
+            assert kernels.difference(found, expected) < 0.01, case.name
+    assert names == {"cross-entropy of the head", "log-probabilities of the head"}
+    one = torch.ones(4)
+    assert kernels.difference([one, one.long()], [2 * one, one.long()]) == pytest.approx(0.5)
+    assert kernels.difference([one.long()], [torch.arange(4)]) == pytest.approx(0.75)
