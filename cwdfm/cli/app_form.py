@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cwdfm.cli.options import flag
+from cwdfm.cli.options import arguments_of
 from cwdfm.cli.sample import Job, file_header, make_job
 from cwdfm.cli.sample_options import check, parse_options
 from cwdfm.config import field_comments
@@ -45,11 +45,7 @@ class Form:
         """The arguments of the equivalent `cwdfm sample` command."""
         values: dict[str, Any] = {"out": out, "n": self.n, "steps": self.steps, "seed": self.seed}
         values |= {"solver": self.solver} | dict(self.settings) | self._constraints
-        argv = [str(self.model)]
-        for name, value in values.items():
-            joined = str(value).startswith("-")  # --name=-1: a separate -1 would look like a flag
-            argv += [f"{flag(name)}={value}"] if joined else [flag(name), str(value)]
-        return [*argv, "--record"]
+        return [str(self.model), *arguments_of(values), "--record"]
 
     def code(self) -> str:
         """The equivalent Python code, for a `model` that is loaded."""

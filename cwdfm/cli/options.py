@@ -45,6 +45,15 @@ def flags_given(arguments: list[str]) -> set[str]:
     return {argument.partition("=")[0].replace("_", "-") for argument in arguments}
 
 
+def arguments_of(values: Mapping[str, Any]) -> list[str]:
+    """The arguments that set these fields; the values are strings or numbers."""
+    argv = []
+    for name, value in values.items():
+        joined = str(value).startswith("-")  # --name=-1: a separate -1 would look like a flag
+        argv += [f"{flag(name)}={value}"] if joined else [flag(name), str(value)]
+    return argv
+
+
 def fields_given(options: type, arguments: list[str]) -> set[str]:
     """The fields of `options`, including nested ones, that a command line sets."""
     given = flags_given(arguments)
