@@ -1,8 +1,10 @@
 """The tables of a report on molecules, and the text that explains them."""
 
 from collections.abc import Collection, Mapping, Sequence
+from statistics import median
 
-from cwdfm.data.smiles import canonical, invalid_reason
+from cwdfm.data.properties import PROPERTIES
+from cwdfm.data.smiles import canonical, invalid_reason, parse
 from cwdfm.report.table import Table, format_estimate
 
 LISTED = 200  # maximum number of samples in a table
@@ -41,6 +43,17 @@ def molecule_table(texts: Sequence[str], training: Collection[str] | None = None
             result = "known" if smiles in training else "novel"
         rows.append((str(number), text, result))
     return Table(("number", "SMILES", "result"), tuple(rows))
+
+
+def median_table(sets: Mapping[str, Sequence[str]], properties: Sequence[str]) -> Table:
+    """The medians of some `PROPERTIES` over the valid samples, with one row per title in `sets`."""
+    rows = []
+    for title, texts in sets.items():
+        molecules = [molecule for molecule in map(parse, texts) if molecule is not None]
+        values = [median(map(PROPERTIES[name], molecules)) for name in properties if molecules]
+        cells = [f"{value:.3g}" for value in values] or ["-"] * len(properties)
+        rows.append((title, *cells))
+    return Table(("median", *properties), tuple(rows))
 
 
 def distribution_table(

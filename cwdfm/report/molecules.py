@@ -1,6 +1,6 @@
 """Evaluate molecules: validity counts, distribution metrics, histograms and drawings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -210,7 +210,9 @@ def pictures(
         for number, shown in enumerate(kept or [best], start=1):
             if sum(shown.scores.valid.counts):
                 path = out / f"molecules{suffix}{f'-{number}' * bool(kept)}.png"
-                drawn.append(_grid(shown, path, reference))
+                known = reference.training if reference else None
+                texts, fragment = shown.samples.texts, shown.fragment
+                drawn.append(grid(str(shown), texts, path, known=known, fragment=fragment))
         if best.histograms and reference:
             drawn.append(_histograms(best, out / f"histograms{suffix}.png", reference))
             if best.distribution and sum(best.scores.valid.counts):
@@ -228,15 +230,25 @@ def curves(rows: Sequence[ScoredMolecules], path: Path) -> Picture:
     return Picture(path.name, caption, wide=True)
 
 
-def _grid(scored: ScoredMolecules, path: Path, reference: MoleculeReference | None) -> Picture:
-    distinct = dict.fromkeys(s for s in map(canonical, scored.samples.texts) if s is not None)
-    known = reference.training if reference else frozenset()
-    shown = sorted(distinct, key=known.__contains__)[:_DRAWN]  # stable: novel molecules first
-    fragment = scored.fragment
+def grid(
+    title: str,
+    texts: Sequence[str],
+    path: Path,
+    *,
+    known: Collection[str] | None = None,
+    fragment: Fragment | None = None,
+    limit: int = _DRAWN,
+) -> Picture:
+    """Draw the distinct molecules among samples, of which at least one must be valid.
+
+    Molecules that are not `known` come first, and atoms of the fragment are highlighted.
+    """
+    distinct = dict.fromkeys(s for s in map(canonical, texts) if s is not None)
+    shown = sorted(distinct, key=(known or ()).__contains__)[:limit]  # stable
     molecule_grid(shown, path, highlight=fragment.patterns if fragment else ())
-    order = "novel ones first" if reference else "in the order of the samples"
+    order = "in the order of the samples" if known is None else "novel ones first"
     order += ", with the fragment highlighted" if fragment else ""
-    caption = f"{scored}: {len(shown)} of {len(distinct):,} distinct molecules, {order}."
+    caption = f"{title}: {len(shown)} of {len(distinct):,} distinct molecules, {order}."
     return Picture(path.name, caption)
 
 

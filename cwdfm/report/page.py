@@ -50,7 +50,7 @@ def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], fo
         ("Distribution", details),
         ("How to read the table", explanation),
         ("Notes", f"<ul>\n{notes}</ul>" if notes else ""),
-        ("Figures", "".join(_figure(picture, folder) for picture in evaluation.pictures)),
+        ("Figures", "".join(figure(picture, folder) for picture in evaluation.pictures)),
         (
             "Samples",
             "".join(_listing(*item) for item in evaluation.listings.items())
@@ -65,7 +65,8 @@ def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], fo
     return template.substitute(title=title, lead=lead, table=table, body=body)
 
 
-def _figure(picture: Picture, folder: Path) -> str:
+def figure(picture: Picture, folder: Path) -> str:
+    """Render a picture in `folder` as an HTML figure that contains the image."""
     png = base64.b64encode((folder / picture.file).read_bytes()).decode()
     caption, style = escape(picture.caption), "scroll wide" if picture.wide else "scroll"
     image = f'<img alt="{caption}" src="data:image/png;base64,{png}">'
