@@ -1,38 +1,37 @@
-"""`cwdfm demo`: sample the bundled models with three solvers and write a report."""
+"""`cwdfm demo`: sample the bundled models with several solvers and write a report."""
 
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import torch
 
+from cwdfm.cli import demo_page
 from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import Job, file_header, sample_length, write_recording
 from cwdfm.cli.sample_options import Options as Sampling
-from cwdfm.cli.sample_options import recording_file
+from cwdfm.cli.sample_options import postprocessing
 from cwdfm.errors import check_extras
 from cwdfm.generation import generate_samples
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained.model import load_trained
 from cwdfm.report import MoleculeReference, check_folder, evaluate
-from cwdfm.report.page import quotes
-from cwdfm.report.replay import FIT_FRAMES, replay_frame, replay_page
-from cwdfm.sample_file import SampleFile, read_samples, write_samples
-from cwdfm.solver.recording import Recording
+from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver_config import SOLVERS as NAMED_SOLVERS
 from cwdfm.solver_config import build_solver
 
 MODELS = ("qm9-uniform-small", "qm9-mask-small")
 TEXT_MODEL, TEMPLATE = "novels-small", "The [12] of the [3] was closed."
 TOP_P = 0.9  # of the text, which otherwise contains many words that do not exist
-Solver = Literal["euler", "neighbor", "entropy"]
-SOLVERS: tuple[Solver, ...] = ("euler", "neighbor", "entropy")
+DRUG_MODEL = "moses-uniform-small"
+GIBBS = {"tokens": 4, "select": "unlikely", "begin": 0.3}  # as in the card of DRUG_MODEL
+RESAMPLE = 40
+SOLVERS = ("euler", "neighbor", "entropy")
 COMPARED = SOLVERS[:2]  # shown side by side in the replays
 NEEDED = {"matplotlib": "plot", "rdkit": "molecules", "tokenizers": "text", "tyro": "cli"}
 BATCH = 64  # larger batches are not faster on one core
@@ -43,11 +42,26 @@ data. ± is one standard deviation; differences below three standard deviations 
 
 @dataclass(frozen=True)
 class Options:
-    """Sample the bundled models with three solvers and write a report (about 2 minutes)."""
+    """Sample the bundled models and write a report (about 2 minutes)."""
 
     out: Path = Path("demo")  # output folder; existing files are overwritten
     data: str = "qm9"  # reference data, as in `cwdfm eval --data`
     quick: bool = False  # few samples and steps: a quick check of the installation
+
+
+@dataclass(frozen=True)
+class Size:
+    """The numbers of samples and steps."""
+
+    steps: tuple[int, ...]  # of the small molecules; text takes the last number of steps
+    molecules: int  # per model, solver and number of steps
+    texts: int  # per solver
+    drug_like: int
+    drug_like_steps: int
+
+
+FULL = Size((8, 16, 32), molecules=64, texts=8, drug_like=24, drug_like_steps=64)
+QUICK = Size((2, 4), molecules=8, texts=2, drug_like=4, drug_like_steps=4)
 
 
 def main(arguments: list[str]) -> None:
@@ -55,60 +69,98 @@ def main(arguments: list[str]) -> None:
     check_extras("cwdfm demo", NEEDED)  # before the work: the report comes last
     options = parse("demo", arguments, lambda _: Options())
     check_folder(options.out, force=True)
-    steps, n, texts = ((2, 4), 8, 2) if options.quick else ((8, 16, 32), 64, 8)
-    folder = options.out / "samples"
-    molecules = [job_options(folder, *setting, n) for setting in product(MODELS, SOLVERS, steps)]
-    sentences = [
-        replace(
-            job_options(folder, TEXT_MODEL, solver, steps[-1], texts, top_p=TOP_P),
-            template=TEMPLATE,
-        )
-        for solver in SOLVERS
-    ]
-    recorded = [
-        job
-        for job in (*sentences, *molecules)
-        if job.solver in COMPARED and job.steps == steps[-1] and job.model != MODELS[0]
-    ]
-    jobs = [replace(job, record=job in recorded) for job in (*molecules, *sentences)]
-    jobs.sort(key=lambda job: -job.n * job.steps)  # longest first, so that cores finish together
+    size, folder = QUICK if options.quick else FULL, options.out / "samples"
+    molecules, text = molecule_jobs(size, folder), text_jobs(size, folder)
+    drug_like = drug_like_job(size, folder)
     print(
-        f"sampling {n} molecules for each of {len(molecules)} settings, and some text", flush=True
+        f"sampling {size.molecules} molecules for each of {len(molecules)} settings, "
+        f"{size.drug_like} drug-like molecules, and some text",
+        flush=True,
     )
-    with (
-        Progress("sampling", sum(job.n * job.steps for job in jobs)) as progress,
-        workers(1 + len(jobs)) as pool,
-    ):
-        # The reference takes half a minute the first time. The evaluation reads it from the cache.
-        prepared = pool.submit(prepare_reference, options.data)
-        for done, samples in pool.map(run_job, jobs):
-            scores = score_molecules(samples, None, fold_size=done.n) if done in molecules else ""
-            line = f"{done.model}, {done.solver}, {done.steps} steps{scores and ': '}{scores}"
-            progress.say(line)
-            progress.advance(done.n * done.steps)
-            if prepared.done() and prepared.exception():  # raised by result() below
-                pool.shutdown(cancel_futures=True)
-                break
-        prepared.result()
+    run_jobs([*molecules, *text, drug_like], options.data)
+    last = [job for job in molecules if job.steps == size.steps[-1]]
     evaluation = evaluate(
         [job.out for job in molecules],
         options.out,
         data=options.data,
-        fold_size=n,
+        fold_size=size.molecules,
         distribution=False,
-        title=f"Demo: {', '.join((TEXT_MODEL, *MODELS))}",
-        lead=lead([job.out for job in sentences], [job.out for job in recorded]),
+        title=f"Demo: {', '.join((TEXT_MODEL, *MODELS, DRUG_MODEL))}",
+        lead=demo_page.lead(text, last, drug_like, options.out),
     )
     print(f"\n{evaluation.table.text()}\n\nwritten: {options.out / 'report.html'}\n{HINT}")
 
 
+def molecule_jobs(size: Size, folder: Path) -> list[Sampling]:
+    """Sample small molecules with every model, solver and number of steps."""
+    jobs = []
+    for model, solver, steps in product(MODELS, SOLVERS, size.steps):
+        job = job_options(folder, model, solver, steps, size.molecules)
+        recorded = model == MODELS[1] and solver in COMPARED and steps == size.steps[-1]
+        jobs.append(replace(job, record=recorded))
+    return jobs
+
+
+def text_jobs(size: Size, folder: Path) -> list[Sampling]:
+    """Fill in the template with every solver."""
+    jobs = []
+    for solver in SOLVERS:
+        job = job_options(folder, TEXT_MODEL, solver, size.steps[-1], size.texts, top_p=TOP_P)
+        jobs.append(replace(job, template=TEMPLATE, record=solver in COMPARED))
+    return jobs
+
+
+def drug_like_job(size: Size, folder: Path) -> Sampling:
+    """Sample drug-like molecules with the settings that the card of the model recommends."""
+    job = job_options(folder, DRUG_MODEL, "gibbs", size.drug_like_steps, size.drug_like, **GIBBS)
+    return replace(job, grid="kappa", resample=RESAMPLE)
+
+
 def job_options(
-    folder: Path, model: str, solver: Solver, steps: int, n: int, **settings: float
+    folder: Path, model: str, solver: str, steps: int, n: int, **settings: Any
 ) -> Sampling:
     """The options of `cwdfm sample` for one sample file."""
     out = folder / f"{model}-{solver}-{steps}.jsonl"
     config = NAMED_SOLVERS[solver].config(**settings)
     return Sampling(model=model, out=out, n=n, steps=steps, solver=solver, solver_options=config)
+
+
+def run_jobs(jobs: Sequence[Sampling], data: str) -> None:
+    """Write all sample files and read the reference data, on all cores."""
+    jobs = sorted(jobs, key=cost, reverse=True)  # so that cores finish together
+    with (
+        Progress("sampling", sum(map(cost, jobs))) as progress,
+        workers(1 + len(jobs)) as pool,
+    ):
+        # The reference takes half a minute the first time. The evaluation reads it from the cache.
+        prepared = pool.submit(prepare_reference, data)
+        for job, samples in completed(pool, jobs):
+            line = f"{job.model}, {job.solver}, {job.steps} steps"
+            if job.model != TEXT_MODEL:
+                line += f": {score_molecules(samples, None, fold_size=job.n)}"
+            progress.say(line)
+            progress.advance(cost(job))
+            if prepared.done() and prepared.exception():  # raised by result() below
+                break
+        prepared.result()
+
+
+def cost(job: Sampling) -> int:
+    """The number of steps and rounds of resampling of all samples."""
+    return job.n * (job.steps + job.resample)
+
+
+def completed(
+    pool: ProcessPoolExecutor, jobs: Sequence[Sampling]
+) -> Iterator[tuple[Sampling, list[str]]]:
+    """Run jobs, and yield each with its samples in the order of completion."""
+    futures = [pool.submit(run_job, job) for job in jobs]
+    try:
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def prepare_reference(data: str) -> None:
@@ -126,35 +178,10 @@ def run_job(options: Sampling) -> tuple[Sampling, list[str]]:
     """Write the same files as `cwdfm sample` would; also returns the samples."""
     trained = load_trained(options.model)
     solver = build_solver(options.solver, options.solver_options)
-    job = Job(trained, options, solver, {}, length=sample_length(trained, options))
+    job = Job(trained, options, solver, postprocessing(options), sample_length(trained, options))
     request = job.request(list(range(options.n))) | {"batch_size": BATCH}
     samples = generate_samples(**request)
     write_samples(options.out, SampleFile(samples.texts, samples.tokens.tolist(), file_header(job)))
     if options.record:
         write_recording(job)
-    return replace(options, record=False), samples.texts
-
-
-def lead(sentences: Sequence[Path], recorded: Sequence[Path]) -> str:
-    """The first part of the report: replays of text and molecules, then all sentences."""
-    recordings = [Recording.load(recording_file(path)) for path in recorded]
-    half = len(COMPARED)
-    pages = {"A sentence with two holes": recordings[:half], "Molecules": recordings[half:]}
-    frames = "".join(
-        replay_frame(replay_page(shown, title), title) for title, shown in pages.items()
-    )
-    texts = []
-    for path in sentences:
-        file = read_samples(path)
-        solver, steps, n = (file.options[name] for name in ("solver", "steps", "n"))
-        command = f"cwdfm sample {TEXT_MODEL} --solver {solver} --steps {steps} --n {n}"
-        command += f" --top-p {TOP_P} --template '{TEMPLATE}' --out {path.name}"
-        title = escape(str(solver).capitalize())
-        texts.append(f"<h3>{title}</h3>\n<p><code>{escape(command)}</code></p>{quotes(file.texts)}")
-    return (
-        f"<h2>Every step of a generation</h2>\n<p>{' and '.join(map(str.capitalize, COMPARED))} "
-        f"with the same seed. Press Play, or point at a token.</p>\n"
-        f"<script>{FIT_FRAMES}</script>\n{frames}\n"
-        f"<h2>Text</h2>\n<p>{TEXT_MODEL} fills the holes in a sentence.</p>\n{''.join(texts)}\n"
-        f"<h2>Molecules</h2>"
-    )
+    return options, samples.texts

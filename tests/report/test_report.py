@@ -25,7 +25,6 @@ from cwdfm.report.page import page as page_of
 from cwdfm.report.sample_set import File, SampleSet, by_model, gather, prompt_notes, short_titles
 from cwdfm.report.table import Table
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
-from cwdfm.solver.recording import Recording
 from tests.support.command import command, rejected
 from tests.support.html import check_self_contained
 
@@ -636,39 +635,3 @@ def test_a_missing_plotting_library_is_reported_before_the_work(
     assert not out.exists()
     run(file, "--out", out, "--data", "none")  # a grid of molecules, which RDKit draws
     assert (out / "report.html").exists()
-
-
-def test_demo(
-    tmp_path: Path,
-    data: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The output folder may contain the results of an earlier demo."""
-    monkeypatch.setattr(demo, "cores", lambda: 1)  # starting a worker costs more than its samples
-    samples_before = tmp_path / "demo" / "samples" / f"{demo.MODELS[0]}-euler-2.jsonl"
-    samples_before.parent.mkdir(parents=True)
-    for old in (samples_before, tmp_path / "demo" / "report.html"):
-        old.write_text("old")
-    demo.main(["--quick", "--out", str(tmp_path / "demo"), "--data", data])
-    page = (tmp_path / "demo" / "report.html").read_text()
-    assert 0 < page.index("<iframe") < page.index("<blockquote>") < page.index("<table ")
-    sentences = read_samples(tmp_path / "demo/samples/novels-small-neighbor-4.jsonl")
-    assert re.fullmatch("The.+ of the.+ was closed.", sentences.texts[0], re.DOTALL)
-    for name in ("novels-small", "qm9-mask-small"):
-        for solver in ("euler", "neighbor"):
-            stem = tmp_path / "demo" / "samples" / f"{name}-{solver}-4"
-            recording = Recording.load(stem.with_suffix(".recording.npz"))
-            tokens = read_samples(stem.with_suffix(".jsonl")).tokens
-            assert recording.tokens.tolist() == (tokens or [])[: len(recording.tokens)]
-    printed = capsys.readouterr().out
-    assert printed.count("neighbor") == 5
-    assert printed.count("Neighbor") == 4
-    assert str(tmp_path / "demo" / "report.html") in printed
-    found = scores_of(tmp_path / "demo")["sets"]
-    assert len(found) == 12
-    assert {s["solver"] for s in found} == {"Euler", "Neighbor", "Entropy"}
-    names = {"curves-qm9-mask-small.png", "curves-qm9-uniform-small.png", "report.html"}
-    assert names <= {path.name for path in (tmp_path / "demo").iterdir()}
-    options = found[0]["files"][0]["options"]
-    assert (options["model"], options["hazard"]) == (demo.MODELS[0], "euler")
