@@ -201,7 +201,7 @@ def evaluation_time(record: Record) -> list[Table]:
     return [make_table(title, "run", ("CPU seconds ↓", "seconds ↓"), rows)]
 
 
-def predictor_guidance(record: Record) -> list[Table]:
+def guidance(title: str, record: Record) -> list[Table]:
     """Requested and obtained property by strength of guidance, beside rejection sampling."""
     columns = ("samples", "valid, % ↑", "obtained", "error ↓", "diversity ↑", "evaluations ↓")
     rows = []
@@ -209,7 +209,7 @@ def predictor_guidance(record: Record) -> list[Table]:
         if "draws" in row:
             how = f"closest of {row['draws']}" if row["draws"] > 1 else "no guidance"
         else:
-            form = "" if row["form"] == "taylor" else ", exact form"
+            form = ", exact form" if row["form"] == "exact" else ""
             how = f"strength {row['strength']:g}{form}"
         values = (
             Value(row["samples"]),
@@ -220,5 +220,4 @@ def predictor_guidance(record: Record) -> list[Table]:
             Value(row["evaluations"], None, 0),
         )
         rows.append(((row["property"], f"{row['requested']:g}", how), values))
-    title = "Guidance by a predictor, MOSES"
     return [make_table(title, "property, requested, sampling", columns, rows)]

@@ -4,19 +4,17 @@
 
 A small network learns to predict logP and QED of a molecule of MOSES from its noisy tokens; the
 law of the property is a normal distribution whose mean and deviation depend on the tokens and the
-time. It guides `moses-uniform-small`, which was trained without conditions. Rejection sampling, to
-compare, draws several molecules without guidance for each one it keeps: the valid one whose
-property is closest to the request. Results of each setting are kept in DIR; repeat the command to
-resume.
+time. It guides `moses-uniform-small`, which was trained without conditions. Results of each setting
+are kept in DIR; repeat the command to resume.
 """
 
 import argparse
-import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,21 +26,26 @@ from torch import Tensor, nn
 import cwdfm
 from cwdfm import data
 from cwdfm.data.properties import PROPERTIES
-from cwdfm.data.smiles import canonical, parse
+from cwdfm.data.smiles import parse
 from cwdfm.files import write_json
-from cwdfm.metrics.descriptors import Descriptors
-from cwdfm.metrics.tanimoto import similarities
 from cwdfm.path import MixturePath
 from cwdfm.provenance import provenance
+from experiments.studies.guidance import (
+    DRAWS,
+    ROUNDS,
+    STEPS,
+    STRENGTHS,
+    draw,
+    guided,
+    kept,
+    requests,
+    unguided,
+)
 
 MODEL = "moses-uniform-small"
 NAMES = ("logP", "QED")
-TARGETS = {"logP": (1.0, 4.0), "QED": (0.6, 0.9)}
-STRENGTHS = (1.0, 2.0, 4.0)
-DRAWS = (2, 4)  # of rejection sampling
 # The exact form calls the predictor for every token at every position: fewer samples.
 EXACT = (("logP", 4.0, 1.0),)
-STEPS, ROUNDS = 32, 10
 WIDTH, KERNEL, LAYERS = 64, 5, 3
 BATCH, RATE = 256, 2e-3
 MOLECULES, HELD_OUT = 30_000, 2_000
@@ -178,73 +181,12 @@ class Request:
         return log_density(mean_MP[:, k], deviation_MP[:, k], wanted)
 
 
-def draw(trained: Any, n: int, seed: int, guidance: Any = ()) -> dict[str, Any]:
-    """Samples with their cost."""
-    start = time.perf_counter()
-    out = trained.generate(
-        cwdfm.Euler(),
-        n=n,
-        steps=STEPS,
-        seed=seed,
-        grid="kappa",
-        resample=cwdfm.Resample(ROUNDS),
-        guidance=guidance,
-    )
-    seconds = time.perf_counter() - start
-    return {
-        "texts": out.texts,
-        "evaluations": float(out.evaluations.double().mean()),
-        "seconds": seconds / n,
-    }
-
-
-def scores(texts: Sequence[str], name: str, value: float) -> dict[str, Any]:
-    """Validity, the distance of the property from the request, and diversity of valid samples."""
-    found = Descriptors.of(texts, filters=False)
-    n = len(found)
-    counts = {"samples": len(texts), "valid": n / len(texts)}
-    if n < 2:
-        return counts
-    obtained = found.properties[name]
-    errors = np.abs(obtained - value)
-    _, similarity, _ = similarities(found.fingerprints, found.fingerprints)
-    return counts | {
-        "unique": len(set(found.smiles)) / n,
-        "obtained": float(obtained.mean()),
-        "error": float(errors.mean()),
-        "standard_error": float(errors.std(ddof=1) / math.sqrt(n)),
-        "diversity": 1 - float(similarity.mean()),
-    }
-
-
-def closest(texts: Sequence[str], draws: int, name: str, value: float) -> list[str]:
-    """Of each `draws` consecutive texts, the valid one closest to the request, or the first."""
-
-    def distance(text: str) -> float:
-        if canonical(text) is None:
-            return math.inf
-        return abs(PROPERTIES[name](parse(text)) - value)
-
-    groups = (texts[i : i + draws] for i in range(0, len(texts) - draws + 1, draws))
-    return [min(group, key=distance) for group in groups]
-
-
 def settings() -> Iterator[tuple[str, float, float, Literal["taylor", "exact"]]]:
     """Property, requested value, strength and form of every guided setting."""
-    for name, values in TARGETS.items():
-        for value in values:
-            for strength in STRENGTHS:
-                yield name, value, strength, "taylor"
+    for (name, value), strength in product(requests(), STRENGTHS):
+        yield name, value, strength, "taylor"
     for name, value, strength in EXACT:
         yield name, value, strength, "exact"
-
-
-def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The content of a JSON file, which is written first if it does not exist."""
-    if not path.exists():
-        write_json(path, make())
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
 
 
 def main() -> None:
@@ -260,29 +202,20 @@ def main() -> None:
     trained = cwdfm.load(MODEL)
     predictor, scale, about = fit(trained, options.minutes, options.work / "predictor.pt")
     print(about, flush=True)
-    n, rows = options.n, []
+    n = options.n
     pool = kept(
         options.work / "unguided.json",
         lambda: draw(trained, n * max(DRAWS), options.seed),
     )
-    for name, values in TARGETS.items():
-        for value in values:
-            for draws in (1, *DRAWS):
-                texts = closest(pool["texts"][: n * draws], draws, name, value)
-                row = {"property": name, "requested": value, "draws": draws}
-                cost = {key: draws * pool[key] for key in ("evaluations", "seconds")}
-                rows.append(row | cost | scores(texts, name, value))
+    rows = unguided(pool, n)
     for name, value, strength, form in settings():
         guidance = cwdfm.PredictorGuidance(
             Request(predictor, scale, name, value), strength=strength, form=form
         )
         count = options.exact_n if form == "exact" else n
         path = options.work / f"{name}-{value:g}-{strength:g}-{form}.json"
-        found = kept(path, partial(draw, trained, count, options.seed, guidance))
-        row = {"property": name, "requested": value, "strength": strength, "form": form}
-        cost = {key: found[key] for key in ("evaluations", "seconds")}
-        rows.append(row | cost | scores(found["texts"], name, value))
-        print(rows[-1], flush=True)
+        make = partial(draw, trained, count, options.seed, guidance)
+        rows.append(guided(path, make, name, value, strength, form))
     config = {
         "model": MODEL,
         "n": n,

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import cwdfm
+import experiments.studies.guidance as guidance
 import experiments.studies.kernels as kernels
 import experiments.studies.moses as moses
 import experiments.studies.qm9_causes as causes
@@ -199,3 +200,30 @@ def test_kernels_are_compared_with_equal_functions() -> None:
     one = torch.ones(4)
     assert kernels.difference([one, one.long()], [2 * one, one.long()]) == pytest.approx(0.5)
     assert kernels.difference([one.long()], [torch.arange(4)]) == pytest.approx(0.75)
+
+
+def test_rejection_keeps_the_valid_molecule_closest_to_the_request() -> None:
+    """logP, QED and similarities are RDKit's."""
+    pytest.importorskip("rdkit")
+    from rdkit.Chem import MolFromSmiles, rdMolDescriptors
+
+    texts = ["CCO", "C(", "c1ccccc1", "CCCCCC", "(", ")", "CCN", "CCCl"]
+    logp = {
+        text: rdMolDescriptors.CalcCrippenDescriptors(MolFromSmiles(text))[0]
+        for text in texts
+        if text.isalnum()
+    }
+    near = min(("CCO", "c1ccccc1", "CCCCCC"), key=lambda text: abs(logp[text] - 1.5))
+    assert guidance.closest(texts, 4, "logP", 1.5) == [near, "CCCl"]
+    assert guidance.closest(texts, 2, "logP", 1.5) == ["CCO", near, "(", "CCCl"]
+    assert guidance.closest(texts[:5], 2, "logP", 1.5) == ["CCO", near]  # complete groups only
+    found = guidance.scores(["CCO", "C(", "CCO", "CCCl"], "logP", 1.0)
+    errors = np.abs(np.array([logp["CCO"], logp["CCO"], logp["CCCl"]]) - 1.0)
+    assert found["valid"] == 0.75
+    assert found["unique"] == pytest.approx(2 / 3)
+    assert found["error"] == pytest.approx(errors.mean())
+    assert found["standard_error"] == pytest.approx(errors.std(ddof=1) / np.sqrt(3))
+    pool = {"texts": texts * 2, "evaluations": 10.0, "seconds": 1.0}
+    rows = guidance.unguided(pool, 4)
+    assert {row["evaluations"] for row in rows if row["draws"] == 4} == {40.0}
+    assert {(row["property"], row["requested"]) for row in rows} == set(guidance.requests())
