@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from cwdfm.config import one_of
 from cwdfm.errors import InputError, check_bool, check_choice, check_integer, check_scale
@@ -16,6 +16,7 @@ from cwdfm.path import MixturePath, path_for
 from cwdfm.schedule import Linear, Polynomial
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Neighbor, NeighborShare
+from cwdfm.weight.neighbor import WindowBoundary
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,16 @@ class ContextPathConfig(PathConfig):
     path: str = "context"  # the probability path: mixture or context
     path_radius: int = 1  # radius of the path's Neighbor weight
     path_scale: float = 1.0  # scale of the path's Neighbor weight
+    # Windows of the path at the ends wrap around (auto, circular) or are truncated (cut). With a
+    # given first token, cut and a large scale, the path reveals tokens from left to right.
+    path_boundary: WindowBoundary = "auto"
+
+    def __post_init__(self) -> None:
+        check_choice("path_boundary", self.path_boundary, get_args(WindowBoundary))
 
     def weight(self, length: int) -> Neighbor | None:
-        return _neighbor("path", self.path_radius, self.path_scale, length)
+        weight = _neighbor("path", self.path_radius, self.path_scale, length)
+        return replace(weight, boundary=self.path_boundary)
 
 
 @dataclass(frozen=True)

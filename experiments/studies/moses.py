@@ -71,7 +71,7 @@ class Setting:
 KAPPA = ("grid", "kappa")
 EXACT = cwdfm.Euler(hazard="integrated")
 UNLIKELY = cwdfm.Gibbs(EXACT, tokens=4, select="unlikely", begin=0.3)
-GROWN = cwdfm.Neighbor(1, 8.0)
+GROWN = cwdfm.Neighbor(1, 8.0, "cut")
 RESAMPLE = ("resample", cwdfm.Resample(40))
 
 MASK = "--source mask --masked-only"
@@ -99,10 +99,10 @@ class Run:
 
 
 SMALL = "--source uniform --model 4m --learning-rate 1e-3"
-# With a fixed first token, neighbor weights reveal tokens almost from left to right, the order in
-# which SMILES are easiest to predict.
+# With a given first token and windows that end with the sequence, neighbor weights reveal tokens
+# almost from left to right, the order in which SMILES are easiest to predict.
 RUNS: dict[str, Run] = {
-    "mask-grown": Run(f"{MASK} --path context --path-radius 1 --path-scale 8", MASK_SETTINGS),
+    "mask-grown": Run(f"{MASK} --path context --path-scale 8 --path-boundary cut", MASK_SETTINGS),
     "mask-mixture": Run(MASK, MASK_SETTINGS),
     "uniform": Run("--source uniform", UNIFORM_SETTINGS),
     "uniform-conditions": Run("--source uniform --condition logp qed", UNIFORM_SETTINGS),

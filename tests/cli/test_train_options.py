@@ -116,6 +116,7 @@ def test_every_leaf_has_one_meaning() -> None:
 
 
 OTHER: dict[str, object] = {"source": "mask", "power": 3.0, "path_radius": 2, "path_scale": 2.0}
+OTHER |= {"path_boundary": "cut"}
 OTHER |= {"time": "zero", "noise": "geometric", "block": 8, "clip_low": 0.25, "clip_high": 0.75}
 OTHER |= {"clip_search": False, "masked_only": True, "loss_radius": 2, "loss_scale": 2.0}
 OTHER |= {"revealed": "joint", "loss_weight": "share", "loss_center": False}

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import cwdfm
+from cwdfm.method.flow_config import ContextPathConfig
 from tests.support.stats import assert_follows, binomial
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -68,6 +69,20 @@ def test_neighbors_of_a_prompt_are_revealed_first() -> None:
     )
     share = batch.revealed.double().mean(0)
     assert float(share[[1, 9]].min()) > 1.5 * float(share[5])
+
+
+def test_cut_windows_reveal_from_left_to_right() -> None:
+    """With a given first token; windows that wrap around reveal from both ends."""
+    t, fixed = torch.linspace(0, 1, 300), torch.arange(12).expand(300, 12) == 0
+    x_1 = torch.zeros(300, 12, dtype=torch.int64)
+    prefixes = {}
+    for boundary in ("auto", "circular", "cut"):
+        config = ContextPathConfig(path_scale=40.0, path_boundary=boundary)
+        path = cwdfm.path_for(cwdfm.MaskSource(3), SCHEDULE, config.weight(12))
+        revealed = path.sample(x_1, t, fixed=fixed).revealed
+        prefix = revealed.int().cumprod(1).bool()
+        prefixes[boundary] = bool((revealed == prefix).all())
+    assert prefixes == {"auto": False, "circular": False, "cut": True}
 
 
 @pytest.mark.parametrize(("seed", "step"), [(1, 0), (0, 1)])
