@@ -20,6 +20,7 @@ from cwdfm.report.replay import replay_page
 from cwdfm.solver.recording import ALTERNATIVES, Recording
 from cwdfm.solver_config import SOLVERS
 from cwdfm.source import MaskSource, Source
+from tests.support.recordings import revealed_in_order
 
 VOCAB, LENGTH, STEPS = 5, 6, 12
 OF_BASELINES = {"left-to-right", "analytic", "score-euler"}  # solvers of no flow
@@ -289,26 +290,10 @@ def test_hostile_tokens_stay_text() -> None:
 def test_molecules_are_drawn_once_they_parse() -> None:
     tokenizer = SmilesTokenizer.build(["C1CC1O"])
     row = [tokenizer.bos_id, *tokenizer.encode("CCO"), tokenizer.eos_id]
-    length, mask = len(row), tokenizer.vocab_size
-    recording = Recording(
-        start=np.full((1, length), mask, np.int32),
-        fixed=np.zeros((1, length), bool),
-        times=np.linspace(0, 1, length + 1),
-        move_step=np.arange(length, dtype=np.int32),
-        move_sequence=np.zeros(length, np.int32),
-        move_position=np.arange(length, dtype=np.int32),
-        move_token=np.array(row, np.int32),
-        move_alternatives=np.zeros((length, 1), np.int32),
-        move_probabilities=np.ones((length, 1), np.float16),
-        entropy=np.zeros((length, 1, length), np.uint8),
-        alpha=np.zeros((length, 1, length), np.uint8),
-        vocab_size=mask,
-        mask_id=mask,
-        labels={"tokenizer": tokenizer.to_json()},
-    )
+    recording = revealed_in_order(tokenizer, row)
     page = replay_page([recording])
     run = json.loads(page.split('type="application/json">')[1].split("</script>")[0])["runs"][0]
-    assert run["samples"][0]["drawing"] == [-2] * length + [0]
+    assert run["samples"][0]["drawing"] == [-2] * len(row) + [0]
     assert run["drawings"][0].startswith("<svg")
     assert run["samples"][0]["text"] == "CCO"
 

@@ -17,6 +17,7 @@ from cwdfm.report.replay import FIT_FRAMES, replay_frame, replay_page
 from cwdfm.solver.recording import Recording
 from cwdfm.source import Source
 from tests.support.browser import new_page, open_browser, watch
+from tests.support.recordings import revealed_in_order
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -256,26 +257,10 @@ def test_without_scripts_the_final_samples_show(browser: "Browser", tmp_path: Pa
 def test_molecules_are_drawn_once_complete(browser: "Browser", tmp_path: Path) -> None:
     tokenizer = SmilesTokenizer.build(["CCO"])
     row = [tokenizer.bos_id, *tokenizer.encode("CCO"), tokenizer.eos_id, tokenizer.pad_id]
-    length, mask = len(row), tokenizer.vocab_size
-    recording = Recording(
-        start=np.full((1, length), mask, np.int32),
-        fixed=np.zeros((1, length), bool),
-        times=np.linspace(0, 1, length + 1),
-        move_step=np.arange(length, dtype=np.int32),
-        move_sequence=np.zeros(length, np.int32),
-        move_position=np.arange(length, dtype=np.int32),
-        move_token=np.array(row, np.int32),
-        move_alternatives=np.zeros((length, 1), np.int32),
-        move_probabilities=np.ones((length, 1), np.float16),
-        entropy=np.zeros((length, 1, length), np.uint8),
-        alpha=np.zeros((length, 1, length), np.uint8),
-        vocab_size=mask,
-        mask_id=mask,
-        labels={"tokenizer": tokenizer.to_json()},
-    )
+    recording = revealed_in_order(tokenizer, row)
     page = open_page(browser, tmp_path, recording)
     now, last = page.locator(".drawings .box").nth(0), page.locator(".drawings .box").nth(1)
-    for step in range(length + 1):
+    for step in range(len(row) + 1):
         page.locator("#slider").fill(str(step))
         assert now.locator("svg").count() == int(step >= 5)  # the padding is still masked
         assert last.locator("svg").count() == 1
