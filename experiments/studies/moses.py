@@ -100,9 +100,13 @@ class Run:
 
 SMALL = "--source uniform --model 4m --learning-rate 1e-3"
 # With a given first token and windows that end with the sequence, neighbor weights reveal tokens
-# almost from left to right, the order in which SMILES are easiest to predict.
+# almost from left to right, the order in which SMILES are easiest to predict. The sampler needs the
+# predictions next to revealed tokens only, and NEAR gives them 20 times the weight of the others.
+LEFT_TO_RIGHT = "--path context --path-scale 8 --path-boundary cut"
+NEAR = "--loss sce --loss-radius 1 --loss-scale 3"
 RUNS: dict[str, Run] = {
-    "mask-grown": Run(f"{MASK} --path context --path-scale 8 --path-boundary cut", MASK_SETTINGS),
+    "mask-grown": Run(f"{MASK} {LEFT_TO_RIGHT}", MASK_SETTINGS),
+    "mask-grown-near": Run(f"--source mask {LEFT_TO_RIGHT} {NEAR}", MASK_SETTINGS),
     "mask-mixture": Run(MASK, MASK_SETTINGS),
     "uniform": Run("--source uniform", UNIFORM_SETTINGS),
     "uniform-conditions": Run("--source uniform --condition logp qed", UNIFORM_SETTINGS),
