@@ -113,7 +113,7 @@ def test_sequence_length_is_one_more_than_the_last_position(
     pattern: attention.AttentionPattern,
 ) -> None:
     if isinstance(pattern, CachedAttention):
-        pattern.cache.length = 5
+        pattern.cache.start = 5
     assert pattern.sequence_length(8) == int(pattern.position_ids(8, torch.device("cpu")).max()) + 1
 
 
