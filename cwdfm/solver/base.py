@@ -239,6 +239,14 @@ def broadcast_prompt(
     return prompt_BN, fixed_BN
 
 
+def fixed_tokens(source: Source, tokens_BN: Tensor, fixed: Tensor | None) -> Tensor:
+    """Check the mask of the tokens to keep, [B, N] or [N], and broadcast it; None keeps none."""
+    if fixed is None:
+        return torch.zeros_like(tokens_BN, dtype=torch.bool)
+    shape = (tokens_BN.shape[0], tokens_BN.shape[1])
+    return broadcast_prompt(source, shape, tokens_BN, fixed, tokens_BN.device)[1]
+
+
 def _broadcast(name: str, x: Tensor, shape: tuple[int, int], device: torch.device) -> Tensor:
     if not has_values(x) or x.shape not in (shape, shape[1:]):
         raise InputError(

@@ -11,7 +11,7 @@ from cwdfm.model.predict import check_flow_network, evaluating, model_device, pr
 from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import broadcast_prompt
+from cwdfm.solver.base import fixed_tokens
 from cwdfm.source import Source
 from cwdfm.weight import CalibratedEntropy, Learned
 from cwdfm.weight.learned import calibrating_temperature, features, fit_logistic
@@ -101,10 +101,7 @@ def held_out_predictions(
     check_integer("times", times)
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)
-    shape = (len(tokens), tokens.shape[1])
-    if fixed is None:
-        fixed = torch.zeros_like(tokens[0], dtype=torch.bool)
-    _, fixed_BN = broadcast_prompt(source, shape, tokens, fixed, tokens.device)
+    fixed_BN = fixed_tokens(source, tokens, fixed)
     path = MixturePath(source, schedule)
     with evaluating(model):
         for step in range(times):

@@ -21,7 +21,7 @@ from cwdfm.model.predict import check_flow_network, evaluating, model_device, pr
 from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule, time_grid
-from cwdfm.solver.base import broadcast_prompt
+from cwdfm.solver.base import fixed_tokens
 from cwdfm.solver.sample import Samples
 from cwdfm.source import Source
 
@@ -79,10 +79,7 @@ def step_costs(
     fixed: Tensor | None = None,
 ) -> Tensor:
     """The cost [M, M + 1] of a step from time i to time j, inf unless i < j."""
-    if fixed is None:
-        fixed = torch.zeros_like(x_1[0], dtype=torch.bool)
-    shape = (len(x_1), x_1.shape[1])
-    _, fixed_BN = broadcast_prompt(path.source, shape, x_1, fixed, x_1.device)
+    fixed_BN = fixed_tokens(path.source, x_1, fixed)
     rows = Positions.of(~fixed_BN)
     vocab = path.source.vocab_size
     states, data, noise = [], [], []  # x_j, log p_j(x_1) and p_j(x_0), each [B N]
