@@ -10,7 +10,7 @@ import cwdfm
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.trained import prompt_tokens
-from tests.support.models import SmallModel
+from tests.support.models import Recorder, SmallModel
 from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V
 from tests.support.stats import assert_differs, assert_follows, histogram
 
@@ -90,18 +90,6 @@ def test_start() -> None:
         cwdfm.sample(*flow, shape=(100, N), steps=N, start=x)  # type: ignore[arg-type]
 
 
-class Watched(SmallModel):
-    """Records the times that it is conditioned on."""
-
-    def __init__(self) -> None:
-        super().__init__(MASK.num_tokens)
-        self.times: list[torch.Tensor] = []
-
-    def forward(self, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        self.times.append(t)
-        return super().forward(x_t, t)
-
-
 SOLVERS = [
     cwdfm.Euler(),
     cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0), hazard="integrated"),
@@ -113,24 +101,24 @@ SOLVERS = [
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_models_are_not_conditioned_on_times_before_the_start(solver: cwdfm.Solver) -> None:
-    model, how = Watched(), cwdfm.Refine(rounds=1, noise_fraction=0.3, steps=N)
+    model = Recorder(SmallModel(MASK.num_tokens))
+    how = cwdfm.Refine(rounds=1, noise_fraction=0.3, steps=N)
     cwdfm.refine(model, MASK, SCHEDULE, solver, drawn(400), how)
-    heard = torch.cat(model.times)
-    assert float(heard.min()) >= 0.7**0.5 - 1e-6
-    assert float(heard.max()) <= 1
+    assert float(model.times.min()) >= 0.7**0.5 - 1e-6
+    assert float(model.times.max()) <= 1
     cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(400, N), steps=N)
-    assert float(torch.cat(model.times).min()) < 0.7**0.5
+    assert float(model.times.min()) < 0.7**0.5
 
 
 @pytest.mark.parametrize("solver", SOLVERS[3:], ids=lambda s: type(s).__name__)
 def test_the_first_time_is_that_of_the_start(solver: cwdfm.Solver) -> None:
     """Independently of the number of tokens that x_t reveals."""
-    model, t = Watched(), 0.7**0.5
+    model, t = Recorder(SmallModel(MASK.num_tokens)), 0.7**0.5
     tokens = torch.tensor([[0, MASK.mask_id, MASK.mask_id, MASK.mask_id]] * 2)
     tokens[1, 1] = 2
     start = cwdfm.Start(tokens, t)
     cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(2, N), steps=N, start=start)
-    assert model.times[0].tolist() == pytest.approx([t, t])
+    assert model.asked[0][1].tolist() == pytest.approx([t, t])
 
 
 def test_revealed_tokens_of_the_start_are_not_renoised() -> None:

@@ -17,7 +17,7 @@ from cwdfm.method.flow import Flow
 from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess.reject import rejection_sample
 from cwdfm.trained import prompt_tokens
-from tests.support.models import SmallModel
+from tests.support.models import Recorder, SmallModel, constant
 from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
 from tests.support.stats import assert_differs, assert_follows, histogram
 
@@ -52,14 +52,10 @@ def test_plausibility_with_a_mask_source() -> None:
     all_masked = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, noise_fraction=1.0)
     exact = [geometric_mean(conditional(x, [0] * N), x) for x in EVERY.tolist()]
     np.testing.assert_allclose(all_masked.numpy(), exact, rtol=1e-5)
-    calls: list[int] = []  # by default an eighth of the tokens is masked at a time
-
-    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        calls.append(int((x_t == MASK.mask_id).sum()))
-        return torch.zeros(*x_t.shape, MASK.num_tokens)
-
+    model = Recorder(constant(torch.zeros(MASK.num_tokens)))
     cwdfm.plausibility(model, MASK, SCHEDULE, torch.zeros(1, 16, dtype=torch.int64))
-    assert calls == [2] * 8
+    # By default an eighth of the tokens is masked at a time.
+    assert [int((x == MASK.mask_id).sum()) for x, _ in model.asked] == [2] * 8
 
 
 def test_fixed_tokens_do_not_count() -> None:

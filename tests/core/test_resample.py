@@ -12,7 +12,7 @@ from cwdfm.generation import generate
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.solver.base import DrawOptions
 from tests.support.exact import Array, Chain
-from tests.support.models import SmallModel
+from tests.support.models import Recorder, SmallModel, constant
 from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
 from tests.support.stats import assert_differs, assert_follows, histogram
 
@@ -86,17 +86,11 @@ def test_models_are_conditioned_on_the_noise_level(
     source: cwdfm.Source, fraction: float, noise: float
 ) -> None:
     """kappa_t = t^2 = 1 - noise. With a mask source a group is masked: 1/3 or 1/N of the tokens."""
-    times: set[float] = set()
-
-    def model(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        times.update(t.tolist())
-        return torch.zeros(*x_t.shape, source.num_tokens)
-
+    model = Recorder(constant(torch.zeros(source.num_tokens)))
     start = torch.zeros(3, N, dtype=torch.int64)
-    cwdfm.resample(
-        model, source, SCHEDULE, start, cwdfm.Resample(rounds=2, noise_fraction=fraction)
-    )
-    assert list(times) == [pytest.approx((1 - noise) ** 0.5)]
+    config = cwdfm.Resample(rounds=2, noise_fraction=fraction)
+    cwdfm.resample(model, source, SCHEDULE, start, config)
+    assert model.times.unique().tolist() == [pytest.approx((1 - noise) ** 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -109,18 +103,13 @@ def test_defaults_depend_on_the_source(
 ) -> None:
     start = torch.zeros(2, 16, dtype=torch.int64)
     progress: list[int] = []
-    times: set[float] = set()
-
-    def model(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        times.update(t.tolist())
-        logits = torch.tensor([score, *[(1 - score) / (V - 1)] * (V - 1), 1.0]).log()
-        return logits[: source.num_tokens].expand(*x_t.shape, -1)
-
     for score in (threshold - 0.01, threshold + 0.01):
+        logits = torch.tensor([score, *[(1 - score) / (V - 1)] * (V - 1), 1.0]).log()
+        model = Recorder(constant(logits[: source.num_tokens]))
         found = cwdfm.resample(model, source, SCHEDULE, start, progress=progress.append)
         once = found.evaluations.tolist() == [groups] * 2
         assert once == torch.equal(found.tokens, start) == (score > threshold)
-    assert list(times) == [pytest.approx((1 - noise) ** 0.5)]
+        assert model.times.unique().tolist() == [pytest.approx((1 - noise) ** 0.5)]
     assert sum(progress) == 2 * 2 * 40
 
 
