@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cwdfm.model.positions import Positions
 from cwdfm.model.transformer import DiT, DiTConfig
@@ -16,6 +15,7 @@ from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.solver.proposal import propose
 from cwdfm.source import MaskSource, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
+from tests.support.models import Recorder
 
 VOCAB, LENGTH, BATCH = 6, 12, 5
 SOURCE = MaskSource(VOCAB)
@@ -88,20 +88,12 @@ def test_prompts_are_kept(model: DiT) -> None:
 
 
 def test_number_of_evaluations_is_that_of_the_longest_plan(model: DiT) -> None:
-    asked: list[Tensor] = []
-
-    def counted(x: Tensor, t: Tensor) -> Tensor:
-        asked.append(t)
-        logits: Tensor = model(x, t)
-        return logits
-
-    steps = 400
-    found = sample(counted, SOURCE, Linear(), Euler(), shape=(BATCH, LENGTH), steps=steps)
-    assert len(asked) == int(found.evaluations.max()) <= LENGTH
-    # Each sequence at a time of the grid of its own.
-    assert any(len(t.unique()) > 1 for t in asked)
-    for t in asked:
-        assert torch.allclose(t * steps, (t * steps).round(), atol=1e-3)
+    plain, steps = Recorder(model), 400
+    found = sample(plain, SOURCE, Linear(), Euler(), shape=(BATCH, LENGTH), steps=steps)
+    assert len(plain.asked) == int(found.evaluations.max()) <= LENGTH
+    # Each sequence at its own time of the grid.
+    assert any(len(t.unique()) > 1 for _, t in plain.asked)
+    assert torch.allclose(plain.times * steps, (plain.times * steps).round(), atol=1e-3)
 
 
 def test_progress_adds_up(model: DiT) -> None:

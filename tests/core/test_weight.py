@@ -200,8 +200,8 @@ def test_a_sum_needs_only_summaries_if_all_its_terms_do() -> None:
     for weight in (entropy, inverse, sure, near + sure, entropy + sure, near + (sure + entropy)):
         assert weight.needs_only_summary
         torch.testing.assert_close(weight.summary_score(*summary), weight.prediction_score(logits))
-    for weight in (clear, near + clear, sure + clear, (near + sure) + clear):
-        assert not weight.needs_only_summary
+    for other in (clear, near + clear, sure + clear, (near + sure) + clear):
+        assert not other.needs_only_summary
     assert (near + cwdfm.Distance(1.0)).needs_only_summary
     with pytest.raises(TypeError, match="the logits themselves"):
         clear.summary_score(*summary)
