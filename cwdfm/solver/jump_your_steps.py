@@ -15,7 +15,7 @@ Shapes: M fine intervals, B sequences, N length.
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_integer, check_tokens
+from cwdfm.errors import InputError, check_integer, check_tokens
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_logits
 from cwdfm.model.protocol import Model
@@ -52,7 +52,7 @@ def jump_your_steps(
         seed: The random seed of the noise.
     """
     check_flow_network(model)
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    path = MixturePath(source, schedule)
     check_integer("steps", steps)
     check_integer("resolution", resolution, 2)
     x_1 = tokens.tokens if isinstance(tokens, Samples) else tokens
@@ -66,7 +66,7 @@ def jump_your_steps(
         )
     x_1 = x_1.to(model_device(model) or x_1.device)
     times = time_grid(schedule, resolution, "kappa")
-    cost = step_costs(model, MixturePath(source, schedule), x_1, times, seed, fixed)
+    cost = step_costs(model, path, x_1, times, seed, fixed)
     return times[best_path(cost, steps)]
 
 
