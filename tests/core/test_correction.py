@@ -1,4 +1,4 @@
-"""What a chain takes back: the exact laws of correctors, remasking and Gibbs steps."""
+"""Correctors, remasking, Gibbs steps and edits, compared with exact laws."""
 
 import math
 from collections.abc import Iterator

@@ -235,7 +235,7 @@ def test_bound_does_not_depend_on_batch_size_and_subset(method: Method) -> None:
     fixed = torch.zeros(7, 12, dtype=torch.bool)
     fixed[:, 0], fixed[2], fixed[5, :5] = True, True, True
     whole = method.likelihood(model.train(), x_1, fixed=fixed, draws=4)
-    assert model.training, "it is left as it was"
+    assert model.training, "the mode must be restored"
     assert whole.tokens == int((~fixed).sum())
     assert float(whole.nats_B[2]) == 0.0
     for size in (1, 2, 3):

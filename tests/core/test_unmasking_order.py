@@ -64,7 +64,7 @@ def product_of_marginals(target: Array) -> Array:
     return np.asarray(law.flatten())
 
 
-# How many of which coordinates a step unmasks, by its definition.
+# The coordinates that a step unmasks, by definition.
 
 
 def certainty(score: str, p: Array) -> float:
@@ -142,7 +142,7 @@ def test_top_k_reveals_tokens_by_the_schedule() -> None:
 
     assert counts(SCHEDULE, 40, 4, grid="kappa") == [10] * 4
     assert counts(SCHEDULE, 64, 4) == [4, 12, 20, 28]  # 64 (1 - t^2) stay masked
-    later = cwdfm.Start(torch.full((3, 40), 2), 0.5**0.5)  # where half of the path is behind
+    later = cwdfm.Start(torch.full((3, 40), 2), 0.5**0.5)  # halfway along the path
     assert counts(SCHEDULE, 40, 4, grid="kappa", start=later) == [10] * 4
     stays = [100, *(int(100 * math.cos(math.pi / 2 * k / 8)) for k in range(1, 9))]
     assert counts(cwdfm.Cosine(), 100, 8) == [a - b for a, b in pairwise(stays)]  # MaskGIT's
@@ -363,7 +363,7 @@ def test_first_hitting_is_the_chain_at_every_time(weight: str) -> None:
         assert_differs(counts, law_at(moment + 0.03, referee))
 
 
-# What all of them promise
+# Properties of all solvers
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
@@ -397,7 +397,7 @@ class TestAll:
 
         prompt = torch.full((20,), 3)
         out = self.draw(model, solver, prompt=prompt, fixed=fixed, steps=steps, callback=note)
-        # and four rows of one sequence more, on which the halves were held against the whole
+        # plus four rows of one more sequence, used to compare trunk and head with the model
         assert model.rows - 4 == out.logit_evaluations == sum(rows for *_, rows in asked)
         assert model.sequences - 1 == int(out.evaluations.sum())
         assert torch.equal(out.evaluations, torch.stack([a for a, *_ in asked]).sum(0))
