@@ -14,7 +14,7 @@ V, N = 3, 4
 TARGET = correlated_target(V, N, seed=7)
 MASKED, NOISED = Chain(TARGET, mask=True), Chain(TARGET, mask=False)
 MASK, UNIFORM, SCHEDULE = cwdfm.MaskSource(V), cwdfm.UniformSource(V), chains.SCHEDULE
-FLOWS = {
+FLOWS: dict[cwdfm.Source, tuple[cwdfm.Model, cwdfm.Source, cwdfm.Schedule]] = {
     source: (chains.model_of(chain), source, SCHEDULE)
     for source, chain in ((MASK, MASKED), (UNIFORM, NOISED))
 }
