@@ -188,10 +188,10 @@ class LeftToRight(DrawOptions):
         for k in range(int(chunk.fixed.sum(1).min()), length):
             index_B = chunk.index
             u_B = uniform(request.seed, Purpose.PROPOSAL, index_B, k, torch.full_like(index_B, k))
-            next_B = self._draw_next(network, ids, tokens_BM[:, cache.length : k + 1], u_B)
+            next_B = self._draw_next(network, ids, tokens_BM[:, cache.start : k + 1], u_B)
             tokens_BM[:, k + 1] = torch.where(chunk.fixed[:, k], tokens_BM[:, k + 1], next_B)
             if self.cached:
-                cache.length = k + 1
+                cache.start = k + 1
             progress.update(k + 1)
         progress.update(length)  # even if all tokens of the batch are fixed
         return tokens_BM[:, 1:]

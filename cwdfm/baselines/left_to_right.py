@@ -27,8 +27,8 @@ class CachedModel(nn.Module):
     weights use all of them. The network evaluates only the new ones and attends to the prefix
     through its cache; the hidden states of the C tokens are zeros, which are never read.
 
-    A forward pass writes the new keys and values after `cache.length`. The next pass overwrites
-    them unless the caller advances `cache.length`.
+    A forward pass writes the new keys and values after `cache.start`. The next pass overwrites
+    them unless the caller advances `cache.start`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class CachedModel(nn.Module):
         """Add finished tokens to the cache."""
         t_B = torch.zeros(len(x_BL), device=x_BL.device)
         self.model.trunk(x_BL, t_B, CachedAttention(self.cache, self.causal))
-        self.cache.length += x_BL.shape[1]
+        self.cache.start += x_BL.shape[1]
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,9 @@ class Conditioned(nn.Module):
         self.model = model
         self.numbers: Tensor
         self.register_buffer("numbers", torch.tensor(numbers))
+        # The conditions enter through the time, so the rest is that of the network.
+        self.two_stage, self.second_stage = model.two_stage, model.second_stage
+        self.head, self.linear_head, self.readout = model.head, model.linear_head, model.readout
 
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
         logits: Tensor = self.model(x_t, with_condition(t, self.numbers))
@@ -74,29 +77,6 @@ class Conditioned(nn.Module):
     def first_stage(self, x_t: Tensor, t: Tensor) -> TrunkState:
         """The trunk up to its last attention."""
         return self.model.first_stage(x_t, with_condition(t, self.numbers))
-
-    def second_stage(self, state: TrunkState, flat_K: Tensor) -> Tensor:
-        """Hidden vectors [K, D] at the flat indices flat_K."""
-        return self.model.second_stage(state, flat_K)
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [..., num_tokens] of hidden vectors [..., D]."""
-        return self.model.head(hidden)
-
-    @property
-    def two_stage(self) -> bool:
-        """Whether the two stages together equal the trunk."""
-        return self.model.two_stage
-
-    @property
-    def linear_head(self) -> bool:
-        """Whether the head is just the linear readout."""
-        return self.model.linear_head
-
-    @property
-    def readout(self) -> nn.Linear:
-        """The last layer of the network."""
-        return self.model.readout
 
 
 class ClassifierFreeModel(GuidedModel):

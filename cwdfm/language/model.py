@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_integer
-from cwdfm.model.decoder import KeyValues
+from cwdfm.model.attention import KVCache
 from cwdfm.schedule import Linear, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
 
@@ -36,7 +36,7 @@ class Network(nn.Module, ABC):
         ids_BM: Tensor,
         position_BM: Tensor,
         mask: Tensor | None,
-        cache: KeyValues | None,
+        cache: KVCache | None,
         keep_L: Tensor | None = None,
     ) -> Tensor:
         """Hidden vectors [B, M, D] of tokens at these positions of the text.

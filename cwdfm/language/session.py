@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.language.model import LanguageModel, shift_right
-from cwdfm.model.decoder import KeyValues
+from cwdfm.model.attention import KVCache
 from cwdfm.ops.cuda_graph import GraphedFunction
 
 CacheKind = Literal["none", "prefix", "dual", "exact"]
@@ -77,7 +77,7 @@ class ColumnSession:
 
     def __init__(self, language: LanguageModel, canvas: Canvas, cache: CacheKind) -> None:
         self.language, self.canvas, self.kind = language, canvas, cache
-        self.cache = None if cache == "none" else KeyValues(canvas.tokens.shape[1])
+        self.cache = None if cache == "none" else KVCache(canvas.tokens.shape[1])
         # On a GPU, launching the kernels of a step one by one would take longer than running them.
         self.graphed = GraphedFunction(nn.Module(), self._graph)
         if cache == "exact" and canvas.begin:
@@ -115,7 +115,7 @@ class ColumnSession:
     def select(self, rows: Tensor) -> None:
         self.canvas = self.canvas.select(rows)
         if self.cache is not None:
-            self.cache.select(rows)
+            self.cache = self.cache.select(rows)
         self.graphed = GraphedFunction(nn.Module(), self._graph)  # the tensors have changed
 
     @property

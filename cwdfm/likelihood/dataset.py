@@ -97,33 +97,15 @@ def load_held_out(trained: Trained, name: str, part: str | None = None) -> Token
 
 
 def held_out_likelihood(
-    trained: Trained,
-    data: TokenData,
-    *,
-    limit: int | None = None,
-    weight: Weight | None = None,
-    draws: int = 16,
-    seed: int = 0,
-    batch_size: int | None = None,
+    trained: Trained, data: TokenData, *, weight: Weight | None = None, **options: Any
 ) -> DatasetLikelihood:
-    """The likelihood of the held-out sequences of `data`; see `dataset_likelihood`.
+    """The likelihood of the held-out sequences of `data`; see `dataset_likelihood` for options.
 
     With a `weight`, it is the likelihood under the flow's context-weighted chain. Padding, and a
     first token that is fixed in training, do not count. The default `batch_size` depends on the
     free memory.
     """
-    return dataset_likelihood(
-        trained.method if weight is None else flow_of(trained.method),
-        trained.model,
-        data.valid,
-        limit=limit,
-        fixed=prompt_tokens(trained)[1],
-        padding=held_out_padding(data),
-        weight=weight,
-        draws=draws,
-        seed=seed,
-        batch_size=auto_batch_size(trained) if batch_size is None else batch_size,
-    )
+    return _likelihood(trained, data.valid, held_out_padding(data), weight, **options)
 
 
 def text_likelihood(
@@ -131,18 +113,32 @@ def text_likelihood(
 ) -> DatasetLikelihood:
     """The likelihood of texts, laid out as in training: see `Tokenizer.layout`.
 
-    See `held_out_likelihood` for `weight`, `draws`, `seed` and `batch_size`.
+    See `held_out_likelihood` for the options.
     """
     check_strings("texts", texts)
     rows, padding = trained.tokenizer.layout(texts, trained.length)
+    place = (len(rows) - 1, padding) if padding else None
+    return _likelihood(trained, torch.tensor(rows), place, weight, **options)
+
+
+def _likelihood(
+    trained: Trained,
+    sequences: Tensor | NDArray[Any],
+    padding: tuple[int, int] | None,
+    weight: Weight | None,
+    *,
+    batch_size: int | None = None,
+    **options: Any,
+) -> DatasetLikelihood:
     return dataset_likelihood(
         trained.method if weight is None else flow_of(trained.method),
         trained.model,
-        torch.tensor(rows),
+        sequences,
         fixed=prompt_tokens(trained)[1],
-        padding=(len(rows) - 1, padding) if padding else None,
+        padding=padding,
         weight=weight,
-        **{"batch_size": auto_batch_size(trained), **options},
+        batch_size=auto_batch_size(trained) if batch_size is None else batch_size,
+        **options,
     )
 
 

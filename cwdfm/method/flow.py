@@ -34,7 +34,6 @@ from cwdfm.postprocess.base import combine
 from cwdfm.postprocess.reject import Reject, rejection_sample, score_sequences
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Euler, Samples, Solver, sample
-from cwdfm.solver.base import broadcast_prompt
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
@@ -78,8 +77,7 @@ class Flow(Method):
         samples = sample(*flow, **request.loop_options)
         grid = request.grid if isinstance(request.grid, str) else "t"
         for stage in request.postprocess:
-            options = self._options(request, samples)
-            options["progress"] = request.progress
+            options = {**_options(request, samples), "progress": request.progress}
             improved = stage.apply(*flow, grid, samples.tokens, **options)
             samples = combine(samples, improved)
         return samples
@@ -94,7 +92,7 @@ class Flow(Method):
         def attempt(index_A: Tensor | None, seed: int) -> Samples:
             subset = once if index_A is None else once.subset(index_A, seed)
             samples = self.sample(model, solver, subset)
-            flow, options = (network, self.source, self.schedule), self._options(subset, samples)
+            flow, options = (network, self.source, self.schedule), _options(subset, samples)
             plausibility_B, evaluations_B, logit_evaluations = score_sequences(
                 *flow, samples.tokens, reject.noise_fraction, **options
             )
@@ -111,15 +109,6 @@ class Flow(Method):
 
         return rejection_sample(attempt, reject, request.seed, skip)
 
-    def _options(self, request: SampleRequest, samples: Samples) -> dict[str, Any]:
-        """The options of postprocessing, with the mask of the prompt tokens as `fixed`."""
-        fixed_BN = None
-        if request.prompt is not None:
-            prompt = (request.prompt, request.fixed, samples.tokens.device)
-            _, fixed_BN = broadcast_prompt(self.source, request.shape, *prompt)
-        options = {name: getattr(request, name) for name in ("seed", "index", "batch_size")}
-        return {**options, "fixed": fixed_BN}
-
     def likelihood(
         self,
         model: nn.Module,
@@ -129,6 +118,12 @@ class Flow(Method):
         **options: Unpack[LikelihoodOptions],
     ) -> Bound:
         return elbo(model, self.source, self.schedule, x_1, weight=weight, **options)
+
+
+def _options(request: SampleRequest, samples: Samples) -> dict[str, Any]:
+    """The options of postprocessing, which keeps the prompt tokens."""
+    options = {name: getattr(request, name) for name in ("seed", "index", "batch_size")}
+    return {**options, "fixed": samples.fixed}
 
 
 def flow_of(method: Method) -> Flow:

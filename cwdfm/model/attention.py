@@ -9,7 +9,7 @@ Shapes: B batch, H heads, M input tokens, N sequence length, d head width.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
@@ -97,56 +97,66 @@ class BlockDiffusionAttention(AttentionPattern):
         return block_diffusion_attention(num_inputs // 2, self.block, device, self.dense)
 
 
+@dataclass(eq=False)
 class KVCache:
-    """Cached keys and values, [B, H, capacity, d] for each layer; the first `length` are valid."""
+    """Keys and values of N columns of tokens, [B, G, N, d] for each layer and its G heads.
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity, self.length = capacity, 0
-        self.layers: list[tuple[Tensor, Tensor]] = []
+    A call of the network stores the keys and values of the columns it evaluates, starting at
+    `start`, and attends to the columns before `end`. In a CUDA graph, the indices of the evaluated
+    columns are a tensor, `place` [M].
+    """
+
+    columns: int
+    start: int = 0
+    end: int = 0
+    place: Tensor | None = None
+    layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def update(self, k: Tensor, v: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Store new keys and values of a layer; return all that the tokens attend to."""
+        if layer == len(self.layers):
+            shape = (*k.shape[:2], self.columns, k.shape[3])
+            self.layers.append((k.new_zeros(shape), v.new_zeros(shape)))
+        keys, values = self.layers[layer]
+        if self.place is None:
+            stop = self.start + k.shape[2]
+            keys[:, :, self.start : stop], values[:, :, self.start : stop] = k, v
+        else:
+            keys.index_copy_(2, self.place, k)
+            values.index_copy_(2, self.place, v)
+        return keys[:, :, : self.end], values[:, :, : self.end]
 
     def select(self, rows_B: Tensor) -> "KVCache":
         """A copy of the cache for some of the sequences."""
-        subset = KVCache(self.capacity)
-        subset.length = self.length
-        subset.layers = [(k[rows_B], v[rows_B]) for k, v in self.layers]
-        return subset
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append the keys and values of new tokens to a layer; return all of the layer."""
-        end = self.length + k.shape[2]
-        if layer == len(self.layers):
-            shape = (*k.shape[:2], self.capacity, k.shape[3])
-            self.layers.append((k.new_empty(shape), v.new_empty(shape)))
-        keys, values = self.layers[layer]
-        keys[:, :, self.length : end], values[:, :, self.length : end] = k, v
-        return keys[:, :, :end], values[:, :, :end]
+        return replace(self, layers=[(k[rows_B], v[rows_B]) for k, v in self.layers])
 
 
 @dataclass(frozen=True)
 class CachedAttention(AttentionPattern):
     """New tokens attend to a cache and to each other, with or without a causal mask.
 
-    The next call overwrites their keys and values unless the caller advances `cache.length`.
+    The next call overwrites their keys and values unless the caller advances `cache.start`.
     """
 
     cache: KVCache
     causal: bool = False
 
     def sequence_length(self, num_inputs: int) -> int:
-        return self.cache.length + num_inputs
+        return self.cache.start + num_inputs
 
     def position_ids(self, num_inputs: int, device: torch.device) -> Tensor:
-        return torch.arange(self.cache.length, self.cache.length + num_inputs, device=device)
+        return torch.arange(self.cache.start, self.cache.start + num_inputs, device=device)
 
     def attention_fn(self, layer: int, num_inputs: int, device: torch.device) -> AttentionFn:
         mask = None
         if self.causal and num_inputs > 1:
-            shape = (num_inputs, self.cache.length + num_inputs)
-            mask = torch.ones(shape, dtype=torch.bool, device=device).tril(self.cache.length)
+            shape = (num_inputs, self.cache.start + num_inputs)
+            mask = torch.ones(shape, dtype=torch.bool, device=device).tril(self.cache.start)
         return partial(self._attend, layer, mask)
 
     def _attend(self, layer: int, mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = self.cache.append(layer, k, v)
+        self.cache.end = self.cache.start + k.shape[2]
+        keys, values = self.cache.update(k, v, layer)
         with sdpa_kernel(CACHED_BACKENDS):
             return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
 

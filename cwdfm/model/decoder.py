@@ -9,7 +9,7 @@ d head width, D width.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 
 from cwdfm.errors import InputError, check_integer, check_positive
-from cwdfm.model.attention import CACHED_BACKENDS, SHORT
+from cwdfm.model.attention import CACHED_BACKENDS, SHORT, KVCache
 from cwdfm.ops.decoder import add_rms_norm, rotate_heads, silu_product
 
 
@@ -50,40 +50,6 @@ class DecoderConfig:
             )
 
 
-@dataclass
-class KeyValues:
-    """A key-value cache for all columns of a canvas, [B, G, N, d] per layer.
-
-    A call of the network writes the keys and values of the columns it evaluates, starting at
-    `start`, and attends to the columns before `end`. In a CUDA graph, the indices of the evaluated
-    columns are a tensor, `place` [M].
-    """
-
-    columns: int
-    start: int = 0
-    end: int = 0
-    place: Tensor | None = None
-    layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-
-    def update(self, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Store new keys and values of a layer; return all that the tokens attend to."""
-        if layer_idx == len(self.layers):
-            shape = (*k.shape[:2], self.columns, k.shape[3])
-            self.layers.append((k.new_zeros(shape), v.new_zeros(shape)))
-        keys, values = self.layers[layer_idx]
-        if self.place is None:
-            stop = self.start + k.shape[2]
-            keys[:, :, self.start : stop], values[:, :, self.start : stop] = k, v
-        else:
-            keys.index_copy_(2, self.place, k)
-            values.index_copy_(2, self.place, v)
-        return keys[:, :, : self.end], values[:, :, : self.end]
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only the sequences `rows`."""
-        self.layers = [(k[rows], v[rows]) for k, v in self.layers]
-
-
 class Decoder(nn.Module):
     """Maps tokens and positions to hidden vectors, which `readout` maps to logits."""
 
@@ -100,7 +66,7 @@ class Decoder(nn.Module):
         ids_BM: Tensor,
         position_BM: Tensor,
         mask: Tensor | None,
-        cache: KeyValues | None,
+        cache: KVCache | None,
         keep_L: Tensor | None = None,
     ) -> Tensor:
         """Hidden vectors [B, M, D], or only those of the tokens with indices keep_L, [B, L, D].
@@ -123,7 +89,7 @@ class Decoder(nn.Module):
         return angle.cos().repeat(1, 1, 2), angle.sin().repeat(1, 1, 2)
 
 
-def _attention_backends(ids_BM: Tensor, cache: KeyValues | None) -> AbstractContextManager[None]:
+def _attention_backends(ids_BM: Tensor, cache: KVCache | None) -> AbstractContextManager[None]:
     """PyTorch's default, which is cuDNN on an H200, or flash attention where that is faster.
 
     A CUDA graph (`cache.place`) keeps its shape, so cuDNN builds one plan. With 32 queries and
@@ -159,7 +125,7 @@ class DecoderLayer(nn.Module):
         y_BMD: Tensor | None,
         rotation: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: KeyValues | None,
+        cache: KVCache | None,
         keep_L: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """The residual stream after attention, and the output of the MLP, which the caller adds.

@@ -73,7 +73,7 @@ class _HeadLogProb(torch.autograd.Function):
             sums.add(logits_kV, hidden_kD)
         size, width = weight.shape
         d_weight = sums.total[:size, :width].to(weight.dtype).contiguous()
-        d_bias = None if bias is None else sums.total[:size, width].to(bias.dtype)
+        d_bias = None if bias is None else sums.total[:size, width].to(bias.dtype).contiguous()
         return sums.d_hidden_KD, d_weight, d_bias, None, None
 
 

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
-import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance, check_tokens
@@ -12,7 +11,7 @@ from cwdfm.model.predict import model_device
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule, Spacing
-from cwdfm.solver.base import Solver, broadcast_prompt
+from cwdfm.solver.base import Solver, fixed_tokens
 from cwdfm.solver.sample import Progress, Samples
 from cwdfm.source import Source
 
@@ -87,10 +86,7 @@ def check_samples(
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)
     index_B = sample_index(options.get("index"), len(tokens), tokens.device)
-    shape = (len(tokens), tokens.shape[1])
-    fixed = torch.zeros_like(tokens, dtype=torch.bool) if fixed is None else fixed
-    _, fixed_BN = broadcast_prompt(source, shape, tokens, fixed, tokens.device)
-    return tokens, fixed_BN, index_B
+    return tokens, fixed_tokens(source, tokens, fixed), index_B
 
 
 def describe_like(result: Samples, original: Tensor | Samples) -> Samples:
@@ -102,13 +98,6 @@ def describe_like(result: Samples, original: Tensor | Samples) -> Samples:
 
 def combine(first: Samples, second: Samples) -> Samples:
     """The tokens of the second stage, with the summed statistics of both stages."""
-    return Samples(
-        tokens=second.tokens,
-        updates=first.updates + second.updates,
-        loops=first.loops + second.loops,
-        evaluations=first.evaluations + second.evaluations,
-        logit_evaluations=first.logit_evaluations + second.logit_evaluations,
-        fixed=first.fixed,
-        recording=first.recording,
-        decode=first.decode,
-    )
+    names = ("updates", "loops", "evaluations", "logit_evaluations")
+    total = {name: getattr(first, name) + getattr(second, name) for name in names}
+    return replace(first, tokens=second.tokens, **total)

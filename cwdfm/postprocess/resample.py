@@ -31,9 +31,9 @@ from cwdfm.postprocess.base import (
 )
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.schedule import Schedule, Spacing
-from cwdfm.solver.base import DrawOptions, Solver
+from cwdfm.solver.base import DrawOptions, Solver, State, advance
 from cwdfm.solver.precomputed import batch_unit
-from cwdfm.solver.sample import Samples, batches
+from cwdfm.solver.sample import Progress, Samples, batches
 from cwdfm.source import Source
 
 # Default (noise_fraction, threshold), by `source.marks_noise`.
@@ -125,7 +125,7 @@ def resample(
     original = tokens
     tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     noise_fraction, threshold = DEFAULTS[source.marks_noise]
-    threshold, progress = config.threshold or threshold, options.get("progress")
+    threshold = config.threshold or threshold
     network = (model, source, schedule, tokens.shape[1])
     noise_fraction = config.noise_fraction or noise_fraction
     scorer = TokenScorer(*network, noise_fraction, options.get("seed", 0), config.draw)
@@ -134,54 +134,38 @@ def resample(
     with evaluating(model):
         check_split(model, tokens[:1], scorer.t)
         for batch in batch_indices:
-            state = _Batch(tokens[batch], fixed_BN[batch], index_B[batch])
-            for number in range(config.rounds):
-                if len(state.active):
-                    state.run_round(scorer, number, threshold, config.tokens_per_round)
-                if progress is not None:
-                    progress(len(batch))
-            parts.append(state.samples())
+            state = State.start(tokens[batch], fixed_BN[batch], index_B[batch], scorer.seed)
+            parts.append(_resample_batch(scorer, state, config, threshold, options.get("progress")))
     return describe_like(Samples.cat(parts), original)
 
 
-class _Batch:
-    """The state of a batch during resampling. A is the number of active sequences."""
-
-    def __init__(self, tokens_BN: Tensor, fixed_BN: Tensor, index_B: Tensor) -> None:
-        self.tokens, self.free, self.index = tokens_BN, ~fixed_BN, index_B
-        self.active = torch.arange(len(tokens_BN), device=tokens_BN.device)  # [A] unfinished
-        self.previous = torch.full_like(tokens_BN, -1)  # tokens before their last change
-        self.updates = torch.zeros_like(tokens_BN, dtype=torch.int32)
-        self.loops = torch.zeros_like(self.updates)
-        self.evaluations = torch.zeros_like(index_B)
-        self.logit_evaluations = 0
-        self.unit = batch_unit(len(tokens_BN), tokens_BN.device)
-
-    def samples(self) -> Samples:
-        """The current tokens with their statistics."""
-        return Samples(
-            self.tokens, self.updates, self.loops, self.evaluations, self.logit_evaluations
-        )
-
-    def run_round(
-        self, scorer: TokenScorer, number: int, threshold: float, tokens_per_round: int
-    ) -> None:
-        """Redraw some tokens of every active sequence, and deactivate finished sequences."""
-        x_AN, index_A = self.tokens[self.active], self.index[self.active]
-        scores = scorer.score(x_AN, self.free[self.active], index_A, number, unit=self.unit)
-        low_AN = scores.probability < threshold
-        # Exponential race with rates 1 - p: position i is first with probability r^i / sum r.
-        u_AN = scorer.uniform(Purpose.ORDER, x_AN, index_A, number)
-        clock_AN = torch.where(low_AN, -torch.log1p(-u_AN) / (1 - scores.probability), torch.inf)
-        count = min(tokens_per_round, x_AN.shape[1])
-        first_AK, position_AK = clock_AN.topk(count, largest=False)
-        chosen_AN = torch.zeros_like(low_AN).scatter(1, position_AK, first_AK.isfinite())
-        new_AN = torch.where(chosen_AN, scores.proposal, x_AN)
-        changed_AN, previous_AN = new_AN != x_AN, self.previous[self.active]
-        self.loops[self.active] += (changed_AN & (new_AN == previous_AN)).int()
-        self.previous[self.active] = torch.where(changed_AN, x_AN, previous_AN)
-        self.updates[self.active] += changed_AN.int()
-        self.evaluations[self.active] += scores.evaluations
-        self.logit_evaluations += scores.logit_evaluations
-        self.tokens = self.tokens.index_copy(0, self.active, new_AN)
-        self.active = self.active[low_AN.any(1)]
+def _resample_batch(
+    scorer: TokenScorer,
+    state: State,
+    config: Resample,
+    threshold: float,
+    progress: Progress | None,
+) -> Samples:
+    """Resample one batch. A is the number of unfinished sequences."""
+    batch, device = len(state.index), state.tokens.device
+    evaluations_B, logit_evaluations = torch.zeros_like(state.index), 0
+    active_A, unit = torch.arange(batch, device=device), batch_unit(batch, device)
+    for number in range(config.rounds):
+        if len(active_A):
+            x_AN, index_A = state.tokens[active_A], state.index[active_A]
+            scores = scorer.score(x_AN, ~state.fixed[active_A], index_A, number, unit=unit)
+            low_AN = scores.probability < threshold
+            # Exponential race with rates 1 - p: position i is first with probability r^i / sum r.
+            clock_AN = -torch.log1p(-scorer.uniform(Purpose.ORDER, x_AN, index_A, number))
+            clock_AN = torch.where(low_AN, clock_AN / (1 - scores.probability), torch.inf)
+            count = min(config.tokens_per_round, x_AN.shape[1])
+            first_AK, position_AK = clock_AN.topk(count, largest=False)
+            chosen_AN = torch.zeros_like(low_AN).scatter(1, position_AK, first_AK.isfinite())
+            new_AN = torch.where(chosen_AN, scores.proposal, x_AN)
+            state = advance(scorer.source, state, state.tokens.index_copy(0, active_A, new_AN))
+            evaluations_B[active_A] += scores.evaluations
+            logit_evaluations += scores.logit_evaluations
+            active_A = active_A[low_AN.any(1)]
+        if progress is not None:
+            progress(batch)
+    return Samples(state.tokens, state.updates, state.loops, evaluations_B, logit_evaluations)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from cwdfm.errors import InputError
 from cwdfm.language.model import LanguageModel, Network
-from cwdfm.model.decoder import Decoder, DecoderConfig, KeyValues
+from cwdfm.model.attention import KVCache
+from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
 from cwdfm.pretrained.weights import check_depth, check_weights, read_weights
 
@@ -57,7 +58,7 @@ class DecoderNetwork(Network):
         ids_BM: Tensor,
         position_BM: Tensor,
         mask: Tensor | None,
-        cache: KeyValues | None,
+        cache: KVCache | None,
         keep_L: Tensor | None = None,
     ) -> Tensor:
         hidden_BLD: Tensor = self.decoder(ids_BM, position_BM, mask, cache, keep_L)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, load_extra
 from cwdfm.language.model import LanguageModel, kept
-from cwdfm.model.decoder import KeyValues
+from cwdfm.model.attention import KVCache
 from cwdfm.pretrained.masked_lm import TransformersNetwork, read_transformers
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
 
@@ -39,7 +39,7 @@ class CausalLMNetwork(TransformersNetwork):
         ids_BM: Tensor,
         position_BM: Tensor,
         mask: Tensor | None,
-        cache: KeyValues | None,
+        cache: KVCache | None,
         keep_L: Tensor | None = None,
     ) -> Tensor:
         keys = ids_BM.shape[1] if cache is None else cache.end
@@ -70,7 +70,7 @@ def _cache_class() -> Any:
     class ColumnCache(load_extra("transformers", "text").Cache):  # type: ignore[misc]
         """Keys and values of a canvas. Calls may update any of its columns."""
 
-        def __init__(self, columns: KeyValues) -> None:  # super() would create layers
+        def __init__(self, columns: KVCache) -> None:  # super() would create layers
             self.columns = columns
 
         def update(self, k: Tensor, v: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError, check_integer, load_extra
 from cwdfm.files import read_json
 from cwdfm.language.model import LanguageModel, Network, kept
-from cwdfm.model.decoder import KeyValues
+from cwdfm.model.attention import KVCache
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, read_tokenizer
 from cwdfm.pretrained.weights import check_weights, read_weights
 
@@ -43,7 +43,7 @@ class MaskedLMNetwork(TransformersNetwork):
         ids_BM: Tensor,
         position_BM: Tensor,
         mask: Tensor | None,
-        cache: KeyValues | None,
+        cache: KVCache | None,
         keep_L: Tensor | None = None,
     ) -> Tensor:
         assert mask is None

@@ -50,6 +50,22 @@ class State:
     prompted: Tensor | None = None  # [B] bool: sequences with a prompt; None if there are none
     memory: Any = None  # solver-specific state from earlier steps; None at the start
 
+    @classmethod
+    def start(cls, tokens_BN: Tensor, fixed_BN: Tensor, index_B: Tensor, seed: int) -> "State":
+        """The state before the first step."""
+        zeros_BN = torch.zeros_like(tokens_BN, dtype=torch.int32)
+        return cls(
+            tokens=tokens_BN,
+            fixed=fixed_BN,
+            index=index_B,
+            max_free=int((~fixed_BN).sum(1).max()),
+            seed=seed,
+            step=0,
+            updates=zeros_BN,
+            loops=zeros_BN,
+            previous=torch.full_like(tokens_BN, -1),
+        )
+
 
 @dataclass(frozen=True)
 class Info:
@@ -139,19 +155,8 @@ class Solver(ABC):
         noise_BN = source.noise(index_B, length, seed=seed)
         prompt_BN, fixed_BN = broadcast_prompt(source, shape, prompt, fixed, index_B.device)
         prompted_B = fixed_BN[:, 1:].any(1)  # a fixed first token (BOS) alone is not a prompt
-        zeros_BN = torch.zeros(shape, dtype=torch.int32, device=index_B.device)
-        return State(
-            tokens=torch.where(fixed_BN, prompt_BN, noise_BN),
-            fixed=fixed_BN,
-            index=index_B,
-            max_free=int((~fixed_BN).sum(1).max()),
-            seed=seed,
-            step=0,
-            updates=zeros_BN,
-            loops=zeros_BN,
-            previous=torch.full_like(noise_BN, -1),
-            prompted=prompted_B if bool(prompted_B.any()) else None,
-        )
+        state = State.start(torch.where(fixed_BN, prompt_BN, noise_BN), fixed_BN, index_B, seed)
+        return replace(state, prompted=prompted_B) if bool(prompted_B.any()) else state
 
     @abstractmethod
     def step(
@@ -237,6 +242,14 @@ def broadcast_prompt(
     if bool((fixed_BN & (prompt_BN >= source.vocab_size)).any()):
         raise InputError("the prompt has the mask id at a fixed position; set fixed to False there")
     return prompt_BN, fixed_BN
+
+
+def fixed_tokens(source: Source, tokens_BN: Tensor, fixed: Tensor | None) -> Tensor:
+    """Check the mask of the tokens to keep, [B, N] or [N], and broadcast it; None keeps none."""
+    if fixed is None:
+        return torch.zeros_like(tokens_BN, dtype=torch.bool)
+    shape = (tokens_BN.shape[0], tokens_BN.shape[1])
+    return broadcast_prompt(source, shape, tokens_BN, fixed, tokens_BN.device)[1]
 
 
 def _broadcast(name: str, x: Tensor, shape: tuple[int, int], device: torch.device) -> Tensor:

@@ -30,7 +30,7 @@ from cwdfm.solver.step import Step, StepSolver, exponential
 from cwdfm.solver.unmasking_order import MIN_LOG_WEIGHT, first_of
 from cwdfm.source import Source
 from cwdfm.weight import Weight
-from cwdfm.weight.base import terms
+from cwdfm.weight.base import check_weight, terms
 
 DENSE = 5.0  # expected jumps per sequence from which on nearly every sequence has a jump
 
@@ -60,8 +60,7 @@ class Euler(DrawOptions, StepSolver):
         super().__post_init__()
         check_choice("hazard", self.hazard, ("euler", "integrated"))
         check_bool("counted", self.counted)
-        if self.weight is not None and not isinstance(self.weight, Weight):
-            raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
+        check_weight(self.weight)
         if self.corrector is not None and not isinstance(self.corrector, Correction):
             raise InputError(
                 f"corrector must be a Corrector, a Remask or None, got {self.corrector!r}"

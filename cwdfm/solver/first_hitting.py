@@ -6,7 +6,6 @@ from math import log
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
 from cwdfm.model.positions import Positions
 from cwdfm.ops.categorical import first_above
 from cwdfm.ops.random import Purpose, uniform
@@ -15,6 +14,7 @@ from cwdfm.solver.base import DrawOptions, Info, State
 from cwdfm.solver.step import Step, StepSolver
 from cwdfm.solver.unmasking_order import masked_positions
 from cwdfm.weight import Weight
+from cwdfm.weight.base import check_weight
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class FirstHitting(DrawOptions, StepSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weight is not None and not isinstance(self.weight, Weight):
-            raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
+        check_weight(self.weight)
 
     def take(self, step: Step) -> tuple[State, Info]:
         state, masked_BN = step.state, masked_positions(self, step)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from cwdfm.errors import check_instance, check_integer, check_tokens
+from cwdfm.errors import check_integer, check_tokens
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import broadcast_prompt
+from cwdfm.solver.base import fixed_tokens
 from cwdfm.source import Source
 from cwdfm.weight import CalibratedEntropy, Learned
 from cwdfm.weight.learned import calibrating_temperature, features, fit_logistic
@@ -42,9 +42,8 @@ def fit_confidence(
         seed: The random seed of the noise.
     """
     inputs, targets = [], []
-    predictions = held_out_predictions(
-        model, source, schedule, tokens, fixed, times=times, seed=seed, masked=True
-    )
+    flow = (model, source, schedule)
+    predictions = held_out_predictions(*flow, tokens, fixed, times, seed, masked_only=True)
     for logits_kV, x_1_k in predictions:
         inputs.append(features(logits_kV))
         log_p_kV = logits_kV.double().log_softmax(-1)
@@ -70,11 +69,8 @@ def fit_temperature(
     With a uniform source the prediction includes the probability that the current token is already
     correct, so all coordinates are used, not only masked ones.
     """
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
-    masked = source.marks_noise
-    predictions = held_out_predictions(
-        model, source, schedule, tokens, fixed, times=times, seed=seed, masked=masked
-    )
+    flow = (model, source, schedule)
+    predictions = held_out_predictions(*flow, tokens, fixed, times, seed, masked_only=False)
     logits, targets = zip(*predictions, strict=True)
     return CalibratedEntropy(calibrating_temperature(logits, targets), beta)
 
@@ -85,33 +81,30 @@ def held_out_predictions(
     source: Source,
     schedule: Schedule,
     tokens: Tensor,
-    fixed: Tensor | None = None,
-    *,
+    fixed: Tensor | None,
     times: int,
     seed: int,
-    masked: bool,
+    *,
+    masked_only: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield chunks of predictions [k, V] for noised data, with the data tokens [k] as targets.
 
-    They cover the masked coordinates if `masked`, or else all free ones.
+    They cover the masked coordinates. Unless `masked_only`, they cover all free coordinates of a
+    uniform source.
     """
     check_flow_network(model)
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
-    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    path = MixturePath(source, schedule)
     check_integer("times", times)
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)
-    shape = (len(tokens), tokens.shape[1])
-    if fixed is None:
-        fixed = torch.zeros_like(tokens[0], dtype=torch.bool)
-    _, fixed_BN = broadcast_prompt(source, shape, tokens, fixed, tokens.device)
-    path = MixturePath(source, schedule)
+    fixed_BN = fixed_tokens(source, tokens, fixed)
     with evaluating(model):
         for step in range(times):
             kappa = torch.full((len(tokens),), (step + 0.5) / times, dtype=torch.float64)
             t_B = schedule.inverse(kappa).to(tokens.device)
             noised = path.sample(tokens, t_B, seed=seed, step=step, fixed=fixed_BN)
-            rows = Positions.of(~(noised.revealed if masked else fixed_BN))
+            movable_BN = source.movable(noised.x_t, fixed_BN)
+            rows = Positions.of(~noised.revealed if masked_only else movable_BN)
             x_1_K = rows.take(tokens)
             for k, logits_kV in predict_logits(model, source, noised.x_t, t_B, rows):
                 yield logits_kV, x_1_K[k]

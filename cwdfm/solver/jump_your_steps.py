@@ -15,13 +15,13 @@ Shapes: M fine intervals, B sequences, N length.
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_integer, check_tokens
+from cwdfm.errors import InputError, check_integer, check_tokens
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule, time_grid
-from cwdfm.solver.base import broadcast_prompt
+from cwdfm.solver.base import fixed_tokens
 from cwdfm.solver.sample import Samples
 from cwdfm.source import Source
 
@@ -52,7 +52,7 @@ def jump_your_steps(
         seed: The random seed of the noise.
     """
     check_flow_network(model)
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    path = MixturePath(source, schedule)
     check_integer("steps", steps)
     check_integer("resolution", resolution, 2)
     x_1 = tokens.tokens if isinstance(tokens, Samples) else tokens
@@ -66,7 +66,7 @@ def jump_your_steps(
         )
     x_1 = x_1.to(model_device(model) or x_1.device)
     times = time_grid(schedule, resolution, "kappa")
-    cost = step_costs(model, MixturePath(source, schedule), x_1, times, seed, fixed)
+    cost = step_costs(model, path, x_1, times, seed, fixed)
     return times[best_path(cost, steps)]
 
 
@@ -79,10 +79,7 @@ def step_costs(
     fixed: Tensor | None = None,
 ) -> Tensor:
     """The cost [M, M + 1] of a step from time i to time j, inf unless i < j."""
-    if fixed is None:
-        fixed = torch.zeros_like(x_1[0], dtype=torch.bool)
-    shape = (len(x_1), x_1.shape[1])
-    _, fixed_BN = broadcast_prompt(path.source, shape, x_1, fixed, x_1.device)
+    fixed_BN = fixed_tokens(path.source, x_1, fixed)
     rows = Positions.of(~fixed_BN)
     vocab = path.source.vocab_size
     states, data, noise = [], [], []  # x_j, log p_j(x_1) and p_j(x_0), each [B N]

@@ -24,7 +24,7 @@ from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule, Spacing, time_grid
 from cwdfm.solver.base import Info, Reveals, Solver, State, broadcast_prompt
 from cwdfm.solver.precomputed import Plan, run_plan
-from cwdfm.solver.recorder import FlowRecorder
+from cwdfm.solver.recorder import Recorder
 from cwdfm.solver.recording import Recording, check_record
 from cwdfm.source import Source
 
@@ -65,15 +65,10 @@ class Samples:
             for name in ("tokens", "updates", "loops", "evaluations")
         )
         scores = [part.plausibility for part in parts if part.plausibility is not None]
-        fixed = None
-        if any(part.fixed is not None for part in parts):
-            masks = (
-                torch.zeros_like(part.tokens, dtype=torch.bool)
-                if part.fixed is None
-                else part.fixed
-                for part in parts
-            )
-            fixed = torch.cat(list(masks))
+        masks = [
+            torch.zeros_like(part.tokens, dtype=torch.bool) if part.fixed is None else part.fixed
+            for part in parts
+        ]
         return cls(
             tokens,
             updates,
@@ -81,7 +76,7 @@ class Samples:
             evaluations,
             sum(part.logit_evaluations for part in parts),
             torch.cat(scores) if scores and len(scores) == len(parts) else None,
-            fixed,
+            torch.cat(masks) if any(part.fixed is not None for part in parts) else None,
             parts[0].recording,
             parts[0].decode,
         )
@@ -207,7 +202,7 @@ def sample(
         for state in initial_states():
             if not parts:
                 check_split(model, state.tokens, times[0])
-            recorder = FlowRecorder(model, source, state, record) if record and not parts else None
+            recorder = Recorder(model, source, state, record) if record and not parts else None
             callbacks = [function for function in (recorder, callback) if function is not None]
             reveals = (
                 None if callbacks else solver.precompute_reveals(source, schedule, state, times)

@@ -16,6 +16,7 @@ The logits of the K coordinates that may jump are stored: [K, V].
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,37 +28,28 @@ from cwdfm.ops.random import Purpose
 from cwdfm.solver.base import DrawOptions, Info, State
 from cwdfm.solver.step import Step, StepSolver
 from cwdfm.weight import Weight
+from cwdfm.weight.base import check_weight
 
 
 @dataclass(frozen=True)
 class TwoStage(DrawOptions, StepSolver):
     """A step with two predictions."""
 
+    # Whether the second stage starts from y and covers the rest of the step. Otherwise it starts
+    # again from x and covers the entire step.
+    continues: ClassVar[bool]
+
     theta: float = 0.5
     weight: Weight | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weight is not None and not isinstance(self.weight, Weight):
-            raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
-        self.check_theta()
-
-    @abstractmethod
-    def check_theta(self) -> None:
-        """Raise an InputError unless theta is in the range of the method."""
+        check_weight(self.weight)
 
     @property
     @abstractmethod
     def coefficients(self) -> tuple[float, float]:
         """The coefficients (of y, of x) of the rates in the second stage."""
-
-    @property
-    @abstractmethod
-    def continues(self) -> bool:
-        """Whether the second stage starts from y and covers the rest of the step.
-
-        Otherwise it starts again from x and covers the entire step.
-        """
 
     def take(self, step: Step) -> tuple[State, Info]:
         source, x_BN = step.source, step.tokens
@@ -147,7 +139,10 @@ class ThetaTrapezoidal(TwoStage):
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
 
-    def check_theta(self) -> None:
+    continues = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not is_number(self.theta) or not 0 < self.theta < 1:
             raise InputError(
                 f"theta must be in (0, 1), got {self.theta!r}; try 0.5", fields=("theta",)
@@ -157,10 +152,6 @@ class ThetaTrapezoidal(TwoStage):
     def coefficients(self) -> tuple[float, float]:
         a = 1 / (2 * self.theta * (1 - self.theta))
         return a, 1 - a
-
-    @property
-    def continues(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
@@ -176,7 +167,10 @@ class ThetaRK2(TwoStage):
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
 
-    def check_theta(self) -> None:
+    continues = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not is_number(self.theta) or not 0.5 <= self.theta <= 1:
             raise InputError(
                 f"theta must be in [0.5, 1], got {self.theta!r}; below 0.5 rates may be negative",
@@ -187,7 +181,3 @@ class ThetaRK2(TwoStage):
     def coefficients(self) -> tuple[float, float]:
         c = 1 / (2 * self.theta)
         return c, 1 - c
-
-    @property
-    def continues(self) -> bool:
-        return False

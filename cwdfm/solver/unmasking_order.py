@@ -46,16 +46,12 @@ class BestFirst(DrawOptions, StepSolver):
 
     renoises: ClassVar[bool] = False  # whether a uniform source is supported
     even: ClassVar[bool] = False  # whether all sequences finish in the same step
+    scores: ClassVar[tuple[Score, ...]] = ()  # the scores that `count` needs
 
     @property
     @abstractmethod
     def order(self) -> Order:
         """The score or weight that sorts the coordinates."""
-
-    @property
-    @abstractmethod
-    def scores(self) -> tuple[Score, ...]:
-        """The scores that `count` needs."""
 
     @abstractmethod
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
@@ -135,10 +131,6 @@ class TopK(BestFirst):
     def order(self) -> Order:
         return self.score
 
-    @property
-    def scores(self) -> tuple[Score, ...]:
-        return ()
-
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
         return (masked_B - remaining(free_B, stay)).clamp(min=1)
 
@@ -162,6 +154,7 @@ class EntropyBound(BestFirst):
     """
 
     renoises = True
+    scores = ("entropy",)
 
     gamma: float
     error: Order = "entropy"
@@ -180,10 +173,6 @@ class EntropyBound(BestFirst):
     @property
     def order(self) -> Order:
         return self.error
-
-    @property
-    def scores(self) -> tuple[Score, ...]:
-        return ("entropy",)
 
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
         entropy_BN = -scored[0]
@@ -204,19 +193,14 @@ class Threshold(BestFirst):
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
 
+    order = "confidence"
+    scores = ("confidence",)
+
     threshold: float = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_probability("threshold", self.threshold)
-
-    @property
-    def order(self) -> Order:
-        return "confidence"
-
-    @property
-    def scores(self) -> tuple[Score, ...]:
-        return ("confidence",)
 
     def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
         return (scored[0] >= self.threshold).long().cumprod(1).sum(1).clamp(min=1)

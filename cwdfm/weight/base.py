@@ -20,7 +20,15 @@ from operator import is_
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_finite, check_instance, describe, has_values, is_builtin
+from cwdfm.errors import (
+    InputError,
+    check_finite,
+    check_instance,
+    describe,
+    has_values,
+    is_builtin,
+    require,
+)
 from cwdfm.ops.host_copy import check_rows
 from cwdfm.source import Source
 
@@ -143,6 +151,12 @@ class Weight(ABC):
         """Add the log-weights, which multiplies the weights."""
         check_instance("the other term", other, Weight, "Entropy(1.0)")
         return Sum((self, other))
+
+
+def check_weight(weight: Weight | None) -> None:
+    """Raise an InputError unless `weight` is a context weight or None."""
+    valid = weight is None or isinstance(weight, Weight)
+    require(valid, "weight", "be a context weight or None", weight)
 
 
 def checked_score(weight: Weight, name: str, x: Tensor, shape: torch.Size) -> Tensor:

@@ -36,7 +36,7 @@ def calibration(trained: Any, tokens: Tensor) -> tuple[dict[str, Any], cwdfm.Lea
     heat = cwdfm.fit_temperature(*flow, fitted, fixed=fixed, times=TIMES).temperature
     held_out_at = partial(held_out_predictions, *flow, held_out, fixed, times=TIMES, seed=1)
     own, confidence, right = [], [], []
-    for logits_kV, x_1_k in held_out_at(masked=True):
+    for logits_kV, x_1_k in held_out_at(masked_only=True):
         p_kV = logits_kV.double().softmax(-1)
         own.append(p_kV.square().sum(-1))
         confidence.append(learned.prediction_score(logits_kV).exp())
@@ -46,7 +46,7 @@ def calibration(trained: Any, tokens: Tensor) -> tuple[dict[str, Any], cwdfm.Lea
     for name, temperature in (("model", 1.0), ("calibrated", heat)):
         found = [
             torch.nn.functional.cross_entropy(logits_kV.double() / temperature, x_1_k)
-            for logits_kV, x_1_k in held_out_at(masked=trained.source.marks_noise)
+            for logits_kV, x_1_k in held_out_at(masked_only=False)
         ]
         losses[name] = float(torch.stack(found).mean())
     row = {

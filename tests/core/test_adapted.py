@@ -64,8 +64,8 @@ def test_samples_follow_the_law_of_the_network(weight: cwdfm.Weight | None) -> N
     )
 
     def sampled(network: cwdfm.Model, prompt: Tensor, seed: int) -> cwdfm.Samples:
-        asked = (network, cwdfm.MaskSource(5), cwdfm.Linear(), solver)
-        return cwdfm.sample(*asked, shape=(n, 4), steps=4, prompt=prompt, seed=seed)
+        flow = (network, cwdfm.MaskSource(5), cwdfm.Linear(), solver)
+        return cwdfm.sample(*flow, shape=(n, 4), steps=4, prompt=prompt, seed=seed)
 
     theirs, direct = sampled(model, model.swap(given), 0), sampled(ours, own, 1)
     counts = torch.zeros(2, 25)

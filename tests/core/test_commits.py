@@ -1,9 +1,8 @@
 """Solvers that decide how many tokens to reveal, or to mask again, against enumerated laws."""
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from itertools import combinations, pairwise, permutations, product
+from collections.abc import Iterator
+from itertools import combinations, pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -13,47 +12,19 @@ import torch
 import cwdfm
 from cwdfm.path import MixturePath
 from cwdfm.solver.jump_your_steps import best_path, step_costs
-from tests.support.chains import SCHEDULE, hazards, model_of, sample_chain, source_of
+from tests.support.chains import (
+    SCHEDULE,
+    Memory,
+    counts_of,
+    exact_law,
+    filled,
+    law_of,
+    masked_in,
+    model_of,
+    source_of,
+)
 from tests.support.exact import Array, Chain, State, alphas, correlated_target, neighbor
 from tests.support.stats import assert_differs, assert_follows, histogram
-
-Memory = Any
-# (state, memory, number of the step) -> the next states and memories with their probabilities
-Rule = Callable[[State, Memory, int], Iterator[tuple[State, Memory, float]]]
-
-
-def law_of(chain: Chain, steps: int, rule: Rule) -> Array:
-    """The law of samples after `steps` steps of a rule; it starts without a memory."""
-    law: dict[tuple[State, Memory], float] = {
-        (x, None): c for x, c in zip(chain.states, chain.start(), strict=True) if c > 0
-    }
-    for k in range(steps):
-        after: dict[tuple[State, Memory], float] = defaultdict(float)
-        for (x, memory), mass in law.items():
-            for y, remembered, chance in rule(x, memory, k):
-                after[y, remembered] += mass * chance
-        law = after
-    found = np.zeros(chain.target.shape)
-    for (x, _), mass in law.items():
-        found[x] += mass
-    return found.ravel()
-
-
-def filled(chain: Chain, x: State, chosen: list[int], p_NV: Array) -> Iterator[tuple[State, float]]:
-    """All ways to draw the chosen coordinates, with their probabilities."""
-    for tokens in product(range(chain.vocab), repeat=len(chosen)):
-        new = dict(zip(chosen, tokens, strict=True))
-        y = tuple(new.get(i, x[i]) for i in range(chain.length))
-        yield y, math.prod(p_NV[i, v] for i, v in new.items())
-
-
-def masked_in(chain: Chain, x: State) -> list[int]:
-    return [i for i in range(chain.length) if x[i] == chain.vocab]
-
-
-def counts_of(chain: Chain, solver: cwdfm.Solver, steps: int, **options: Any) -> Any:
-    return histogram(sample_chain(chain, solver, steps, **options).tokens, chain.vocab)
-
 
 MASKED = Chain(correlated_target(3, 3, seed=1), mask=True)
 
@@ -206,10 +177,8 @@ def test_a_weight_orders_the_coordinates_of_top_k() -> None:
 
 def grid_error(chain: Chain, times: list[float]) -> float:
     """The total variation between the law of exact steps on a grid and the target."""
-    law = chain.start()
-    for t, t_next in pairwise(times):
-        law = law @ chain.step_matrix(t**2, *hazards(t, t_next, True, None))
-    return float(np.abs(chain.data_law(law) - chain.target.ravel()).sum() / 2)
+    law = exact_law(chain, np.array(times), exact=True)
+    return float(np.abs(law - chain.target.ravel()).sum() / 2)
 
 
 @pytest.mark.parametrize("mask", [True, False])

@@ -1,7 +1,7 @@
-"""What a chain takes back: the exact laws of correctors, remasking and Gibbs steps."""
+"""Correctors, remasking, Gibbs steps and edits, compared with exact laws."""
 
 import math
-from collections import defaultdict
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
@@ -12,9 +12,19 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from tests.support.chains import SCHEDULE, hazards, sample_chain
+from tests.support.chains import (
+    SCHEDULE,
+    Memory,
+    counts_of,
+    exact_law,
+    hazards,
+    law_of,
+    masked_in,
+    sample_chain,
+)
+from tests.support.edits import published_edits
 from tests.support.exact import Array, Chain, State, correlated_target, entropy
-from tests.support.stats import assert_differs, assert_follows, histogram
+from tests.support.stats import assert_differs, assert_follows
 
 BETA = 2.0
 
@@ -47,7 +57,7 @@ def weighted_solver(scale: float) -> cwdfm.Euler:
 def test_weighted_corrector_follows_its_exact_law() -> None:
     """False-alarm rate 1e-6."""
     chain = Chain(correlated_target(3, 3, seed=1), mask=False)
-    counts = histogram(sample_chain(chain, weighted_solver(30.0), 5, grid="kappa").tokens, 3)
+    counts = counts_of(chain, weighted_solver(30.0), 5, grid="kappa")
     assert_follows(counts, weighted_law(chain, 5, 30.0))
     assert_differs(counts, weighted_law(chain, 5, 0.0))
 
@@ -69,14 +79,9 @@ def test_weights_of_a_uniform_source_are_exact_in_the_corrector_alone() -> None:
     def error(law: Array) -> float:
         return float(np.abs(law - chain.target.ravel()).sum() / 2)
 
-    def paper(steps: int) -> Array:
-        law = biased.start()
-        for t, t_next in pairwise(np.linspace(0, 1, steps + 1) ** 0.5):
-            law = law @ biased.step_matrix(t**2, *hazards(t, t_next, True, None))
-        return biased.data_law(law)
-
     exact = [error(weighted_law(chain, steps, 2.0)) for steps in (64, 128, 256)]
-    weighted = [error(paper(steps)) for steps in (64, 128, 256)]
+    grids = [np.linspace(0, 1, steps + 1) ** 0.5 for steps in (64, 128, 256)]
+    weighted = [error(exact_law(biased, grid, exact=True)) for grid in grids]
     assert np.allclose(np.log2(np.array(exact[:-1]) / exact[1:]), 1, atol=0.15)
     extrapolated = [2 * fine - coarse for coarse, fine in pairwise(exact)]
     bias = [2 * fine - coarse for coarse, fine in pairwise(weighted)]
@@ -97,48 +102,37 @@ def looped(t: float) -> float:
 
 def remask_law(chain: Chain, times: list[float], rule: str, eta: float, loop: bool) -> Array:
     """By enumeration over states with the probabilities at which their tokens were drawn."""
-    law: dict[tuple[State, tuple[float, ...]], float]
-    law = {((chain.vocab,) * chain.length, (0.0,) * chain.length): 1.0}
-    for t, t_next in pairwise(times):
+
+    def step(x: State, drawn: Memory, k: int) -> Iterator[tuple[State, Memory, float]]:
+        t, t_next, drawn = times[k], times[k + 1], drawn or (0.0,) * chain.length
         kappa, after = t**2, t_next**2
         if loop:
             kappa, after = looped(t) ** 2, looped(t_next) ** 2
         largest = min(1.0, (1 - after) / kappa) if kappa > 0 else 0.0
         largest *= not loop or (t >= 0.4 and t_next <= 0.8)
         sigma = min(eta, largest) if rule == "cap" else eta * largest
-        following: dict[tuple[State, tuple[float, ...]], float] = defaultdict(float)
-        for (x, drawn), chance in law.items():
-            p_NV = chain.posterior(x, kappa)
-            shown = [i for i in range(chain.length) if x[i] < chain.vocab]
-            total = sum(math.exp(-drawn[i]) for i in shown)
-            branches: list[tuple[State, tuple[float, ...], float]] = [((), (), chance)]
-            for i in range(chain.length):
-                share = math.exp(-drawn[i]) / total if rule == "confidence" and shown else 1.0
-                lost = sigma if rule != "confidence" else 0.0
-                if t_next == 1:
-                    lost, reveal, share = 0.0, 1.0, 0.0
-                else:
-                    reveal = (after - (1 - lost) * kappa) / (1 - kappa)
-                ways: list[tuple[int, float, float]]
-                if i in shown:
-                    away = sigma * share if t_next < 1 else 0.0
-                    ways = [(x[i], drawn[i], 1 - away), (chain.vocab, 0.0, away)]
-                else:
-                    ways = [(v, p_NV[i, v], reveal * p_NV[i, v]) for v in range(chain.vocab)]
-                    ways.append((chain.vocab, 0.0, 1 - reveal))
-                branches = [
-                    ((*y, v), (*d, round(q, 12)), c * w)
-                    for y, d, c in branches
-                    for v, q, w in ways
-                    if w > 0
-                ]
-            for y, d, c in branches:
-                following[y, d] += c
-        law = following
-    found = np.zeros(chain.target.shape)
-    for (x, _), chance in law.items():
-        found[x] += chance
-    return found.ravel()
+        p_NV, masked = chain.posterior(x, kappa), masked_in(chain, x)
+        total = sum(math.exp(-drawn[i]) for i in range(chain.length) if i not in masked)
+        lost = 0.0 if rule == "confidence" else sigma
+        reveal = 1.0 if t_next == 1 else (after - (1 - lost) * kappa) / (1 - kappa)
+        branches: list[tuple[State, tuple[float, ...], float]] = [((), (), 1.0)]
+        for i in range(chain.length):
+            if i in masked:
+                ways = [(v, p_NV[i, v], reveal * p_NV[i, v]) for v in range(chain.vocab)]
+                ways.append((chain.vocab, 0.0, 1 - reveal))
+            else:
+                share = math.exp(-drawn[i]) / total if rule == "confidence" else 1.0
+                away = sigma * share if t_next < 1 else 0.0
+                ways = [(x[i], drawn[i], 1 - away), (chain.vocab, 0.0, away)]
+            branches = [
+                ((*y, v), (*d, round(q, 12)), c * w)
+                for y, d, c in branches
+                for v, q, w in ways
+                if w > 0
+            ]
+        yield from branches
+
+    return law_of(chain, len(times) - 1, step)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +151,7 @@ def test_remasking_follows_its_exact_law(
     chain = Chain(correlated_target(2, 3, seed=1), mask=True)
     remask = cwdfm.Remask(rule, eta, loop)  # type: ignore[arg-type]
     solver = cwdfm.Euler(hazard="integrated", corrector=remask)
-    counts = histogram(sample_chain(chain, solver, 5, n=200_000).tokens, 2)
+    counts = counts_of(chain, solver, 5, n=200_000)
     times = np.linspace(0, 1, 6).tolist()
     assert_follows(counts, remask_law(chain, times, rule, eta, loop is not None))
     if rule != "confidence":  # a single token is lost too rarely to show
@@ -216,18 +210,15 @@ def test_gibbs_follows_its_exact_law_and_leaves_the_marginals(
 ) -> None:
     """False-alarm rate 1e-6."""
     chain, times = Chain(correlated_target(2, 3, seed=4), mask), [0.0, 0.6, 0.8, 0.9, 0.95, 1.0]
-    solver, law, plain = cwdfm.Euler(hazard="integrated"), chain.start(), chain.start()
+    law = chain.start()
     for t, t_next in pairwise(times):
-        matrix = chain.step_matrix(t**2, *hazards(t, t_next, True, None))
-        law, plain = law @ matrix, plain @ matrix
+        law = law @ chain.step_matrix(t**2, *hazards(t, t_next, True, None))
         if t_next < 1:
             law = law @ gibbs_matrix(chain, t_next**2, select)
-    grid = torch.tensor(times, dtype=torch.float64)
-    counts = histogram(
-        sample_chain(chain, cwdfm.Gibbs(solver, select=select), 5, grid=grid).tokens, 2
-    )
+    solver = cwdfm.Gibbs(cwdfm.Euler(hazard="integrated"), select=select)
+    counts = counts_of(chain, solver, 5, grid=torch.tensor(times, dtype=torch.float64))
     assert_follows(counts, chain.data_law(law))
-    assert_differs(counts, chain.data_law(plain))
+    assert_differs(counts, exact_law(chain, np.array(times), exact=True))
     p_S = chain.marginal(0.4)
     unchanged = np.allclose(p_S @ gibbs_matrix(chain, 0.4, select), p_S)
     assert unchanged == (select == "random")
@@ -250,29 +241,6 @@ def test_unlikely_tokens_are_drawn_first() -> None:
 
 
 # Edits
-
-
-def published_edits(
-    logits: Any, x: Array, threshold: float, edit_threshold: float, post_steps: int
-) -> tuple[list[int], int]:
-    """LLaDA2.1's loop for one masked sequence at temperature 0, and its number of evaluations."""
-    mask, evaluations, post = x[0], 0, 0
-    while True:
-        masked = x == mask
-        post += not masked.any()
-        if post > post_steps:
-            break
-        p = np.exp(logits(x))
-        p /= p.sum(-1, keepdims=True)
-        best, sure, evaluations = p.argmax(-1), p.max(-1), evaluations + 1
-        reveal = masked & (sure >= threshold)
-        if masked.any() and not reveal.any():
-            reveal[np.where(masked, sure, -1).argmax()] = True
-        edit = ~masked & (best != x) & (sure >= edit_threshold)
-        x = np.where(reveal | edit, best, x)
-        if not masked.any() and not edit.any():
-            break
-    return x.tolist(), evaluations
 
 
 @pytest.mark.parametrize(
@@ -302,9 +270,9 @@ def test_edits_are_those_of_the_published_algorithm(
     solver = cwdfm.Edit(inner, edit_threshold, post_steps)
     source, shape = cwdfm.MaskSource(vocab), (batch, length)
     out = cwdfm.sample(model, source, SCHEDULE, solver, shape=shape, steps=steps)
-    options = (np.full(length, vocab), threshold, edit_threshold, post_steps)
+    options = (np.full(length, vocab), vocab, (threshold, edit_threshold), post_steps)
     found = [published_edits(partial(logits, k), *options) for k in range(batch)]
-    assert out.tokens.tolist() == [tokens for tokens, _ in found]
+    assert out.tokens.tolist() == [tokens.tolist() for tokens, _ in found]
     assert out.evaluations.tolist() == [count for _, count in found]
     plain = cwdfm.sample(model, source, SCHEDULE, inner, shape=shape, steps=steps)
     assert torch.equal(plain.tokens, out.tokens) == (edit_threshold == 1.0)

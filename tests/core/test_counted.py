@@ -65,9 +65,9 @@ def test_one_step_has_the_exact_law(hazard: str) -> None:
 
 
 def test_counted_has_no_effect_without_a_weight() -> None:
-    asked = {"shape": (50, LENGTH), "steps": 7, "seed": 2}
+    options = {"shape": (50, LENGTH), "steps": 7, "seed": 2}
     plain, counted = (
-        sample(blank, SOURCE, Linear(), Euler(counted=counted), **asked)  # type: ignore[arg-type]
+        sample(blank, SOURCE, Linear(), Euler(counted=counted), **options)  # type: ignore[arg-type]
         for counted in (False, True)
     )
     assert torch.equal(plain.tokens, counted.tokens)
@@ -77,10 +77,7 @@ def test_counted_has_no_effect_without_a_weight() -> None:
     "weight", [WEIGHT, Entropy(3.0), Neighbor(radius=2, scale=1e3), Entropy(1e4)], ids=str
 )
 def test_number_of_jumps_equals_that_without_a_weight(weight: Neighbor) -> None:
-    """At any number of steps, where the paper's rule leaves more for the last one.
-
-    Of the steep weights most are 0 in float64.
-    """
+    """With the paper's rule the last step has more jumps. Most steep weights are 0 in float64."""
     n, length, steps = 2000, 12, 4
     moved: dict[bool, list[int]] = {False: [0] * steps, True: [0] * steps}
     g = torch.Generator().manual_seed(0)
@@ -100,8 +97,9 @@ def test_number_of_jumps_equals_that_without_a_weight(weight: Neighbor) -> None:
 
 
 def test_steep_weights_jump_in_descending_order() -> None:
-    """Two in a row are given. Who has both in sight moves before who has one, and that before who
-    has none, though in float64 the weights of the last two kinds are 0.
+    """Two tokens are given. Coordinates near both jump first, then those near one, then the rest.
+
+    In float64 the weights of all but the first are 0.
     """
     source, length, n = MaskSource(2), 10, 4000
     solver = Euler(weight=Neighbor(radius=3, scale=1e3, boundary="circular"), counted=True)
@@ -109,7 +107,7 @@ def test_steep_weights_jump_in_descending_order() -> None:
     prompt[:2] = 0
     state = solver.init(source, torch.arange(n), length, prompt=prompt)
     _, info = solver.step(blank, source, Linear(), state, 0.5, 0.9)
-    rank = torch.tensor([-1, -1, 0, 0, 1, 2, 2, 1, 0, 0])  # in sight of both, of one, of none
+    rank = torch.tensor([-1, -1, 0, 0, 1, 2, 2, 1, 0, 0])  # near both, one, none
     alpha = solver.weight(state.fixed[:1])[0]  # type: ignore[misc]
     assert (alpha == 0).tolist() == [True, True, *(rank[2:] > 0).tolist()]
     assert int(info.forward[:, :2].sum()) == 0
@@ -119,7 +117,7 @@ def test_steep_weights_jump_in_descending_order() -> None:
         some = moved[:, rank == k].any(1)
         assert 0 < int(some.sum()) < n
         assert bool(moved[some][:, before].all())
-    for i, j in ((5, 6), (4, 7)):  # alike in weight, and so in chance: five standard errors
+    for i, j in ((5, 6), (4, 7)):  # equal weights, equal probabilities: five standard errors
         apart = int((moved[:, i] != moved[:, j]).sum())
         assert abs(int(moved[:, i].sum() - moved[:, j].sum())) < 5 * apart**0.5
 

@@ -204,20 +204,18 @@ def test_weighted_bound_is_tight(weight: cwdfm.Weight) -> None:
     """The fourth proposition: with weighted path and rates, the true posterior of a mask source
     attains the exact likelihood, since every reveal order does.
     """
-    target = correlated_target(2, 4, seed=3)
-    source = cwdfm.MaskSource(2)
-    model = cwdfm.ExactPosterior(torch.from_numpy(target), source, SCHEDULE)
+    chain = Chain(correlated_target(2, 4, seed=3), mask=True)
+    model, source = model_of(chain), source_of(chain)
     x_1 = model.states_SN.repeat(250, 1)
     bound = cwdfm.elbo(model, source, SCHEDULE, x_1, weight=weight, batch_size=4_000)
-    truth = -np.log(target).mean() / 4
+    truth = -np.log(chain.target).mean() / 4
     assert bound.nats_per_token == pytest.approx(truth, abs=5 * bound.standard_error)
     assert bound.standard_error < 0.015 * truth
 
 
 def test_fixed_tokens_give_the_conditional_likelihood() -> None:
     target = correlated_target(2, 3, seed=4)
-    source = cwdfm.MaskSource(2)
-    model = cwdfm.ExactPosterior(torch.from_numpy(target), source, SCHEDULE)
+    model, source = model_of(Chain(target, mask=True)), cwdfm.MaskSource(2)
     x_1 = torch.tensor([[1, 0, 1]]).repeat(4_000, 1)
     fixed = torch.tensor([True, False, False]).expand_as(x_1)
     bound = cwdfm.elbo(model, source, SCHEDULE, x_1, fixed=fixed, batch_size=4_000)
@@ -237,7 +235,7 @@ def test_bound_does_not_depend_on_batch_size_and_subset(method: Method) -> None:
     fixed = torch.zeros(7, 12, dtype=torch.bool)
     fixed[:, 0], fixed[2], fixed[5, :5] = True, True, True
     whole = method.likelihood(model.train(), x_1, fixed=fixed, draws=4)
-    assert model.training, "it is left as it was"
+    assert model.training, "the mode must be restored"
     assert whole.tokens == int((~fixed).sum())
     assert float(whole.nats_B[2]) == 0.0
     for size in (1, 2, 3):

@@ -89,7 +89,7 @@ def generate(**options: Any) -> cwdfm.Samples:
     return samples
 
 
-def lose(loss: cwdfm.Loss, source: cwdfm.Source, weight: Any = None, width: int = 0) -> Tensor:
+def loss_of(loss: cwdfm.Loss, source: cwdfm.Source, weight: Any = None, width: int = 0) -> Tensor:
     batch = path_for(source, SCHEDULE, weight).sample(X, T)
     return loss(torch.zeros(3, 8, width or source.num_tokens), batch, SCHEDULE)
 
@@ -98,7 +98,7 @@ def elbo(source: cwdfm.Source = MASK, schedule: Any = SCHEDULE, **options: Any) 
     return cwdfm.elbo(SmallModel(6), source, schedule, X, **options)
 
 
-REFUSED: list[tuple[Callable[[], object], str]] = [
+INVALID: list[tuple[Callable[[], object], str]] = [
     (lambda: PATH.sample(X[0], T), r"\[batch, length\].*shape \(8,\).*x_1\[None\]"),
     (lambda: PATH.sample(X.int(), T), r"int64.*torch.int32.*x_1\.long\(\)"),
     (lambda: PATH.sample(X[:0], T[:0]), "empty.*at least one"),
@@ -114,7 +114,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: on_grid(0.1, 0.5, 1.0), "increase strictly from 0 to 1"),
     (lambda: on_grid(0.0, 0.5, 0.9), "increase strictly from 0 to 1"),
     (lambda: sample(steps=3, grid=torch.tensor([0.0, 0.5, 1.0])), r"3 steps.*shape \(4,\)"),
-    (lambda: sample(grid="log"), "one of 't', 'kappa', got 'log'"),
+    (lambda: sample(grid="log"), "'t', 'kappa', 'sqrt' or a tensor of times, got 'log'"),
     (
         lambda: cwdfm.Euler().init(cwdfm.MaskSource(5), torch.arange(3), 10**9),
         "length must be an integer <= 1,000,000",
@@ -135,7 +135,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: sample(index=[1, 2, 3]), "index must be an int64 tensor.*got list"),
     (lambda: sample(index=torch.arange(3) - 1), "not be negative, got -1"),
     (lambda: PATH.sample(X, T, index=torch.arange(3) - 1), "not be negative, got -1"),
-    (lambda: sample(grid=[0.0, 1.0]), "'t', 'kappa' or a tensor of times"),
+    (lambda: sample(grid=[0.0, 1.0]), "'t', 'kappa', 'sqrt' or a tensor of times"),
     (lambda: sample(shape=8), r"\(number of samples, length\).*got 8"),
     (lambda: sample(solver=None), r"a Solver such as Euler\(\), got None"),
     (lambda: untyped.MixturePath(MASK, cwdfm.Linear), r"a Schedule such as Polynomial\(2\.0\)"),
@@ -143,9 +143,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: untyped.Neighbor(1, grid=(8,)), r"tuple \(height, width\)"),
     (lambda: cwdfm.Sum(()), "a tuple of weights"),
     (lambda: untyped.ContextPath(MASK, SCHEDULE, "neighbor"), "must be a Weight such"),
-    (lambda: lose(cwdfm.NELBO(), MASK, NEAR), "path has weight=Neighbor.*loss has weight=None"),
+    (lambda: loss_of(cwdfm.NELBO(), MASK, NEAR), "path has weight=Neighbor.*loss has weight=None"),
     (lambda: cwdfm.NELBO("all", NEAR), "does not support a weight: alpha is 0 on revealed"),
-    (lambda: lose(cwdfm.Bregman(weight=NEAR), UNIFORM, NEAR), "weight requires a mask source"),
+    (lambda: loss_of(cwdfm.Bregman(weight=NEAR), UNIFORM, NEAR), "weight requires a mask source"),
     (lambda: cwdfm.ExactPosterior(torch.zeros(5, 5), MASK, SCHEDULE), "non-negative probabilities"),
     (lambda: untyped.MixturePath(SCHEDULE, MASK), "source must be a Source such as MaskSource"),
     (lambda: elbo(untyped.Linear(), MASK), "source must be a Source such as MaskSource"),
@@ -156,7 +156,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: sample(BadTrunk(6)), r"model\.trunk.*, 8, width\]"),
     (lambda: filled(1 / 6), r"look like probabilities.*p\.log\(\)"),
     (
-        lambda: lose(cwdfm.CrossEntropy(), MASK, width=5),
+        lambda: loss_of(cwdfm.CrossEntropy(), MASK, width=5),
         r"shape \(3, 8, 6\), or \(.*, 6\) .*\(3, 8, 5\)",
     ),
     (lambda: sample(prompt=X, fixed=~NOTHING), "all positions are fixed.*free some"),
@@ -176,7 +176,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: cwdfm.Entropy(6.0)(NOTHING), "needs the model's logits"),
     (lambda: path_for(MASK, SCHEDULE, cwdfm.Entropy(6.0)), "cannot use Entropy.*Neighbor"),
     (lambda: elbo(UNIFORM, weight=NEAR), "use a mask source"),
-    (lambda: lose(cwdfm.Bregman("masked"), UNIFORM), "requires a mask source.*coordinates='all'"),
+    (
+        lambda: loss_of(cwdfm.Bregman("masked"), UNIFORM),
+        "requires a mask source.*coordinates='all'",
+    ),
     (lambda: elbo(draws=1), "draws must be an integer >= 2, got 1"),
     (lambda: cwdfm.MaskSource(1), "vocab_size.*without the mask.*>= 2, got 1"),
     (lambda: cwdfm.Polynomial(0.5), "power must be .*from 1 to 1e6, got 0.5"),
@@ -212,7 +215,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("act", "message"), REFUSED, ids=[message for _, message in REFUSED])
+@pytest.mark.parametrize(("act", "message"), INVALID, ids=[message for _, message in INVALID])
 def test_invalid_input(act: Callable[[], object], message: str) -> None:
     with pytest.raises(cwdfm.InputError, match=f"(?s){message}"):
         act()
@@ -225,7 +228,7 @@ METHODS: list[Method] = [
     Autoregressive(5),
     BlockDiffusion(MASK, SCHEDULE, 4),
 ]
-UNSCORABLE: dict[str, tuple[dict[str, Any], str]] = {
+INVALID_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "tokens-as-list": ({"x_1": [[0, 1]]}, "x_1 must be an int64 tensor"),
     "mask-id": ({"x_1": X + 5}, "x_1 contains ids from 5 to 5"),
     "batch-size-zero": ({"batch_size": 0}, "batch_size must be an integer >= 1"),
@@ -237,10 +240,10 @@ UNSCORABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-@pytest.mark.parametrize("row", UNSCORABLE)
+@pytest.mark.parametrize("row", INVALID_ARGUMENTS)
 def test_every_likelihood_rejects_invalid_input(method: Method, row: str) -> None:
     config = DiTConfig(method.num_tokens, width=8, depth=1, heads=1, conditioning=8)
-    arguments, message = UNSCORABLE[row]
+    arguments, message = INVALID_ARGUMENTS[row]
     with pytest.raises(cwdfm.InputError, match=message):
         method.likelihood(DiT(method.network(config)), **{"x_1": X, **arguments})
 

@@ -171,8 +171,8 @@ def test_the_command_gives_the_same_samples_as_the_library(
     out, trained = tmp_path / "a.jsonl", cwdfm.load(f"qm9-{name}-small")
     common = ["--n", "8", "--steps", "6", "--seed", "3", "--prompt", "CC", "--batch-size", "5"]
     sample_main([f"qm9-{name}-small", "--out", str(out), *common, *flags.split()])
-    asked: dict[str, Any] = {"n": 8, "steps": 6, "seed": 3, "prompt": "CC"}
-    found, plain = generate(trained, **asked, **options), generate(trained, **asked)
+    shared: dict[str, Any] = {"n": 8, "steps": 6, "seed": 3, "prompt": "CC"}
+    found, plain = generate(trained, **shared, **options), generate(trained, **shared)
     file = read_samples(out)
     assert file.tokens == found.tokens.tolist() != plain.tokens.tolist()
     assert file.head["options"]["refine"] == options["refine"].rounds
@@ -220,8 +220,8 @@ def test_bad_flags(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), *flags.split()]
-    monkeypatch.setattr("sys.argv", ["cwdfm", *ask])
+    arguments = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), *flags.split()]
+    monkeypatch.setattr("sys.argv", ["cwdfm", *arguments])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cwdfm.model.positions import Positions
 from cwdfm.model.transformer import DiT, DiTConfig
@@ -16,6 +15,8 @@ from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.solver.proposal import propose
 from cwdfm.source import MaskSource, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
+from tests.support.kernels import perturbed
+from tests.support.models import Recorder
 
 VOCAB, LENGTH, BATCH = 6, 12, 5
 SOURCE = MaskSource(VOCAB)
@@ -24,22 +25,20 @@ WEIGHTS = [None, Neighbor(radius=1, scale=5.0), Distance(radius=3, scale=1.0)]
 
 @pytest.fixture(scope="module")
 def model() -> DiT:
-    torch.manual_seed(0)
-    net = DiT(DiTConfig(num_tokens=SOURCE.num_tokens, width=16, depth=1, heads=2)).eval()
+    config = DiTConfig(num_tokens=SOURCE.num_tokens, width=16, depth=1, heads=2)
+    net = perturbed(config, 0.5).eval()
     with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.5)
-        # Logits of order 1: what is drawn then hangs on the draws, the context and the time.
+        # With logits of order 1, tokens depend on the draws, the context and the time.
         x = torch.randint(SOURCE.num_tokens, (64, LENGTH))
         net.readout.weight.div_(net(x, torch.rand(64)).std())
     return net
 
 
-def both(model: DiT, solver: Euler, schedule: Schedule, **asked: Any) -> list[Samples]:
+def both(model: DiT, solver: Euler, schedule: Schedule, **options: Any) -> list[Samples]:
     """Samples with precomputed reveals, and step by step, which a callback enforces."""
-    asked |= {"shape": (BATCH, LENGTH), "seed": 3}
-    stepped = sample(model, SOURCE, schedule, solver, callback=lambda state, info: None, **asked)
-    return [sample(model, SOURCE, schedule, solver, **asked), stepped]
+    options |= {"shape": (BATCH, LENGTH), "seed": 3}
+    stepped = sample(model, SOURCE, schedule, solver, callback=lambda state, info: None, **options)
+    return [sample(model, SOURCE, schedule, solver, **options), stepped]
 
 
 @pytest.mark.parametrize("steps", [1, 3, 40, 200])
@@ -88,33 +87,23 @@ def test_prompts_are_kept(model: DiT) -> None:
 
 
 def test_number_of_evaluations_is_that_of_the_longest_plan(model: DiT) -> None:
-    asked: list[Tensor] = []
-
-    def counted(x: Tensor, t: Tensor) -> Tensor:
-        asked.append(t)
-        logits: Tensor = model(x, t)
-        return logits
-
-    steps = 400
-    found = sample(counted, SOURCE, Linear(), Euler(), shape=(BATCH, LENGTH), steps=steps)
-    assert len(asked) == int(found.evaluations.max()) <= LENGTH
-    # Each sequence at a time of the grid of its own.
-    assert any(len(t.unique()) > 1 for t in asked)
-    for t in asked:
-        assert torch.allclose(t * steps, (t * steps).round(), atol=1e-3)
+    plain, steps = Recorder(model), 400
+    found = sample(plain, SOURCE, Linear(), Euler(), shape=(BATCH, LENGTH), steps=steps)
+    assert len(plain.asked) == int(found.evaluations.max()) <= LENGTH
+    # Each sequence at its own time of the grid.
+    assert any(len(t.unique()) > 1 for _, t in plain.asked)
+    assert torch.allclose(plain.times * steps, (plain.times * steps).round(), atol=1e-3)
 
 
 def test_progress_adds_up(model: DiT) -> None:
-    """Also in batches of one sequence of which only the third has a free token."""
+    """Also in batches of one sequence, if only the third sequence has a free token."""
     prompt = torch.ones(BATCH, LENGTH, dtype=torch.int64)
     prompt[2, 4] = SOURCE.mask_id
-    given: list[dict[str, Any]] = [{"batch_size": 3}, {"batch_size": 1, "prompt": prompt}]
-    for solver, asked in product((Euler(), Euler(weight=Entropy(1.0))), given):
+    cases: list[dict[str, Any]] = [{"batch_size": 3}, {"batch_size": 1, "prompt": prompt}]
+    for solver, options in product((Euler(), Euler(weight=Entropy(1.0))), cases):
         reported: list[int] = []
-        shape = (BATCH, LENGTH)
-        sample(
-            model, SOURCE, Linear(), solver, shape=shape, steps=7, progress=reported.append, **asked
-        )
+        options = {**options, "shape": (BATCH, LENGTH), "steps": 7, "progress": reported.append}
+        sample(model, SOURCE, Linear(), solver, **options)
         assert sum(reported) == 7 * BATCH
         assert min(reported) >= 0
 

@@ -10,17 +10,13 @@ import cwdfm
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.trained import prompt_tokens
-from tests.support.models import SmallModel
-from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V
+from tests.support.models import Recorder, SmallModel
+from tests.support.postprocess import FLOWS, MASK, SCHEDULE, TARGET, UNIFORM, N, V
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 B = 40_000
 LAW = TARGET.flatten()
 EXACT = cwdfm.FirstHitting()  # one token at a time: without any error of its own
-
-
-def posterior(source: cwdfm.Source) -> cwdfm.ExactPosterior:
-    return cwdfm.ExactPosterior(torch.from_numpy(TARGET), source, SCHEDULE)
 
 
 def drawn(count: int = B) -> torch.Tensor:
@@ -32,7 +28,7 @@ def drawn(count: int = B) -> torch.Tensor:
 def refined(
     start: torch.Tensor, how: cwdfm.Refine, weight: cwdfm.Weight | None = None
 ) -> np.ndarray:
-    found = cwdfm.refine(posterior(MASK), MASK, SCHEDULE, EXACT, start, how, weight=weight)
+    found = cwdfm.refine(*FLOWS[MASK], EXACT, start, how, weight=weight)
     return histogram(found.tokens, V)
 
 
@@ -51,10 +47,10 @@ def test_other_laws_converge_to_the_target() -> None:
 
 def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
     """A few more steps reduce the total variation distance."""
-    solver, model = cwdfm.Euler(hazard="integrated"), posterior(UNIFORM)
-    coarse = cwdfm.sample(model, UNIFORM, SCHEDULE, solver, shape=(B, N), steps=3).tokens
+    solver, flow = cwdfm.Euler(hazard="integrated"), FLOWS[UNIFORM]
+    coarse = cwdfm.sample(*flow, solver, shape=(B, N), steps=3).tokens
     how = cwdfm.Refine(rounds=8, noise_fraction=0.3, steps=8)
-    found = cwdfm.refine(model, UNIFORM, SCHEDULE, solver, coarse, how).tokens
+    found = cwdfm.refine(*flow, solver, coarse, how).tokens
     before, after = (np.abs(histogram(x, V) / B - LAW).sum() / 2 for x in (coarse, found))
     assert before > 0.15
     assert after < before / 3
@@ -65,10 +61,7 @@ def test_noise_fraction_one_samples_from_scratch(source: cwdfm.Source) -> None:
     """With a noise fraction of 1 the result does not depend on the start."""
     how, solver = cwdfm.Refine(rounds=1, noise_fraction=1.0, steps=5), cwdfm.Euler()
     zeros, ones = (torch.full((64, N), token) for token in (0, 1))
-    found = [
-        cwdfm.refine(posterior(source), source, SCHEDULE, solver, x, how).tokens
-        for x in (zeros, ones)
-    ]
+    found = [cwdfm.refine(*FLOWS[source], solver, x, how).tokens for x in (zeros, ones)]
     assert torch.equal(*found)
 
 
@@ -76,7 +69,7 @@ def test_start() -> None:
     """sample(start=...) continues from x_t; with a mask source revealed tokens are kept."""
     x = drawn(100)
     x[:, 2:] = MASK.mask_id
-    flow, start = (posterior(MASK), MASK, SCHEDULE, EXACT), cwdfm.Start(x, 0.5)
+    flow, start = (*FLOWS[MASK], EXACT), cwdfm.Start(x, 0.5)
     found = cwdfm.sample(*flow, shape=(100, N), steps=N, start=start)
     assert torch.equal(found.tokens[:, :2], x[:, :2])
     grid = cwdfm.time_grid(SCHEDULE, 4, "kappa", first=0.5)
@@ -90,18 +83,6 @@ def test_start() -> None:
         cwdfm.sample(*flow, shape=(100, N), steps=N, start=x)  # type: ignore[arg-type]
 
 
-class Watched(SmallModel):
-    """Records the times that it is conditioned on."""
-
-    def __init__(self) -> None:
-        super().__init__(MASK.num_tokens)
-        self.times: list[torch.Tensor] = []
-
-    def forward(self, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        self.times.append(t)
-        return super().forward(x_t, t)
-
-
 SOLVERS = [
     cwdfm.Euler(),
     cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0), hazard="integrated"),
@@ -113,24 +94,24 @@ SOLVERS = [
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_models_are_not_conditioned_on_times_before_the_start(solver: cwdfm.Solver) -> None:
-    model, how = Watched(), cwdfm.Refine(rounds=1, noise_fraction=0.3, steps=N)
+    model = Recorder(SmallModel(MASK.num_tokens))
+    how = cwdfm.Refine(rounds=1, noise_fraction=0.3, steps=N)
     cwdfm.refine(model, MASK, SCHEDULE, solver, drawn(400), how)
-    heard = torch.cat(model.times)
-    assert float(heard.min()) >= 0.7**0.5 - 1e-6
-    assert float(heard.max()) <= 1
+    assert float(model.times.min()) >= 0.7**0.5 - 1e-6
+    assert float(model.times.max()) <= 1
     cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(400, N), steps=N)
-    assert float(torch.cat(model.times).min()) < 0.7**0.5
+    assert float(model.times.min()) < 0.7**0.5
 
 
 @pytest.mark.parametrize("solver", SOLVERS[3:], ids=lambda s: type(s).__name__)
 def test_the_first_time_is_that_of_the_start(solver: cwdfm.Solver) -> None:
     """Independently of the number of tokens that x_t reveals."""
-    model, t = Watched(), 0.7**0.5
+    model, t = Recorder(SmallModel(MASK.num_tokens)), 0.7**0.5
     tokens = torch.tensor([[0, MASK.mask_id, MASK.mask_id, MASK.mask_id]] * 2)
     tokens[1, 1] = 2
     start = cwdfm.Start(tokens, t)
     cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(2, N), steps=N, start=start)
-    assert model.times[0].tolist() == pytest.approx([t, t])
+    assert model.asked[0][1].tolist() == pytest.approx([t, t])
 
 
 def test_revealed_tokens_of_the_start_are_not_renoised() -> None:
@@ -162,17 +143,17 @@ def test_fixed_sequences_are_returned_unchanged(
 ) -> None:
     """As with `resample`. Progress counts these sequences like any other."""
     start, how = drawn(5), cwdfm.Refine(rounds=2, noise_fraction=1.0, steps=3)
-    ask, reported = (SmallModel(source.num_tokens), source, SCHEDULE), list[int]()
+    flow, reported = (SmallModel(source.num_tokens), source, SCHEDULE), list[int]()
     every, options = torch.ones(N, dtype=torch.bool), {"batch_size": 2, "progress": reported.append}
-    found = cwdfm.refine(*ask, solver, start, how, weight=weight, fixed=every, **options)  # type: ignore[arg-type]
-    still = cwdfm.resample(*ask, start, fixed=every)
+    found = cwdfm.refine(*flow, solver, start, how, weight=weight, fixed=every, **options)  # type: ignore[arg-type]
+    still = cwdfm.resample(*flow, start, fixed=every)
     for name in ("tokens", "updates", "loops", "evaluations", "logit_evaluations"):
         assert torch.equal(*(torch.as_tensor(getattr(x, name)) for x in (found, still))), name
     assert torch.equal(found.tokens, start)
     assert int(found.evaluations.sum()) == found.logit_evaluations == 0
     assert sum(reported) == 5 * how.progress_steps
     fixed = (torch.arange(5) == 3)[:, None].expand(5, N)
-    some = cwdfm.refine(*ask, solver, start, how, weight=weight, fixed=fixed)
+    some = cwdfm.refine(*flow, solver, start, how, weight=weight, fixed=fixed)
     assert torch.equal(some.tokens[3], start[3])
     assert (some.evaluations > 0).tolist() == [True, True, True, False, True]
 
@@ -182,10 +163,10 @@ def test_grids_prompts_and_progress() -> None:
     trained = cwdfm.load("qm9-uniform-small")
     reported: list[int] = []
     how = cwdfm.Refine(rounds=2, noise_fraction=0.5, steps=3)
-    ask: dict[str, Any] = {"n": 6, "steps": 4, "grid": "kappa", "prompt": "CC"}
-    found = generate(trained, **ask, refine=how, progress=reported.append)
+    options: dict[str, Any] = {"n": 6, "steps": 4, "grid": "kappa", "prompt": "CC"}
+    found = generate(trained, **options, refine=how, progress=reported.append)
     assert sum(reported) == 6 * (4 + 2 * 3)
-    plain = generate(trained, **ask)
+    plain = generate(trained, **options)
     tokens, fixed = prompt_tokens(trained, prompt="CC")
     assert tokens is not None
     assert fixed is not None

@@ -17,17 +17,23 @@ from cwdfm.method.flow import Flow
 from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess.reject import rejection_sample
 from cwdfm.trained import prompt_tokens
-from tests.support.models import SmallModel
-from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
+from tests.support.models import Recorder, SmallModel, constant
+from tests.support.postprocess import (
+    FLOWS,
+    MASK,
+    SCHEDULE,
+    TARGET,
+    UNIFORM,
+    N,
+    V,
+    conditional,
+    posterior,
+)
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 B = 20_000
 EVERY = torch.cartesian_prod(*[torch.arange(V)] * N)
 SINGLE = 1e-6  # a noise fraction so small that every token is masked by itself
-MODELS = {
-    source: cwdfm.ExactPosterior(torch.from_numpy(TARGET), source, SCHEDULE)
-    for source in (MASK, UNIFORM)
-}
 
 
 def geometric_mean(p_NV: np.ndarray, x: Sequence[int]) -> float:
@@ -41,42 +47,36 @@ def exact_plausibility() -> np.ndarray:
 
 def test_plausibility_with_a_uniform_source() -> None:
     for options, fraction in (({"noise_fraction": 0.3}, 0.3), ({}, 0.04)):
-        found = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY, **options)  # type: ignore[arg-type]
+        found = cwdfm.plausibility(*FLOWS[UNIFORM], EVERY, **options)  # type: ignore[arg-type]
         exact = [geometric_mean(posterior(x, fraction), x) for x in EVERY.tolist()]
         np.testing.assert_allclose(found.numpy(), exact, rtol=1e-5)
 
 
 def test_plausibility_with_a_mask_source() -> None:
-    found = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, noise_fraction=SINGLE)
+    found = cwdfm.plausibility(*FLOWS[MASK], EVERY, noise_fraction=SINGLE)
     np.testing.assert_allclose(found.numpy(), exact_plausibility(), rtol=1e-5)
-    all_masked = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, noise_fraction=1.0)
+    all_masked = cwdfm.plausibility(*FLOWS[MASK], EVERY, noise_fraction=1.0)
     exact = [geometric_mean(conditional(x, [0] * N), x) for x in EVERY.tolist()]
     np.testing.assert_allclose(all_masked.numpy(), exact, rtol=1e-5)
-    calls: list[int] = []  # by default an eighth of the tokens is masked at a time
-
-    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        calls.append(int((x_t == MASK.mask_id).sum()))
-        return torch.zeros(*x_t.shape, MASK.num_tokens)
-
+    model = Recorder(constant(torch.zeros(MASK.num_tokens)))
     cwdfm.plausibility(model, MASK, SCHEDULE, torch.zeros(1, 16, dtype=torch.int64))
-    assert calls == [2] * 8
+    # By default an eighth of the tokens is masked at a time.
+    assert [int((x == MASK.mask_id).sum()) for x, _ in model.asked] == [2] * 8
 
 
 def test_fixed_tokens_do_not_count() -> None:
     x, fixed = EVERY[5:9], torch.tensor([True, False, False, True])
-    found = cwdfm.plausibility(
-        MODELS[UNIFORM], UNIFORM, SCHEDULE, x, noise_fraction=0.3, fixed=fixed
-    )
+    found = cwdfm.plausibility(*FLOWS[UNIFORM], x, noise_fraction=0.3, fixed=fixed)
     scores = [posterior(y, 0.3)[np.arange(N), y][[1, 2]] for y in x.tolist()]
     np.testing.assert_allclose(found.numpy(), np.sqrt(np.prod(scores, axis=1)), rtol=1e-5)
-    whole = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, x, fixed=torch.ones(N).bool())
+    whole = cwdfm.plausibility(*FLOWS[UNIFORM], x, fixed=torch.ones(N).bool())
     assert whole.tolist() == [1.0] * 4
 
 
 def sampled(threshold: float, tries: int, fraction: float = SINGLE) -> cwdfm.Samples:
     """First hitting samples the target exactly, before rejection."""
-    asked = SampleRequest((B, N), steps=N, reject=cwdfm.Reject(threshold, tries, fraction))
-    return Flow(MASK, SCHEDULE).sample(MODELS[MASK], cwdfm.FirstHitting(), asked)
+    request = SampleRequest((B, N), steps=N, reject=cwdfm.Reject(threshold, tries, fraction))
+    return Flow(MASK, SCHEDULE).sample(FLOWS[MASK][0], cwdfm.FirstHitting(), request)
 
 
 def test_distribution_conditioned_on_acceptance() -> None:
@@ -142,13 +142,13 @@ def test_groups_differ_from_those_of_resampling() -> None:
         parts.append(tuple((x_t[0] == MASK.mask_id).nonzero()[:, 0].tolist()))
         return torch.zeros(*x_t.shape, MASK.num_tokens)
 
-    ask, start = (model, MASK, SCHEDULE), torch.zeros(1, 12, dtype=torch.int64)
+    flow, start = (model, MASK, SCHEDULE), torch.zeros(1, 12, dtype=torch.int64)
     cwdfm.resample(
-        *ask, start, cwdfm.Resample(rounds=3, noise_fraction=1 / 3, threshold=1.0), seed=5
+        *flow, start, cwdfm.Resample(rounds=3, noise_fraction=1 / 3, threshold=1.0), seed=5
     )
     resampled = {frozenset(parts[k : k + 3]) for k in range(0, 9, 3)}
     parts.clear()
-    cwdfm.plausibility(*ask, start, noise_fraction=1 / 3, seed=5)
+    cwdfm.plausibility(*flow, start, noise_fraction=1 / 3, seed=5)
     assert sorted(i for part in parts for i in part) == list(range(12))
     assert len(resampled | {frozenset(parts)}) == 4
 
@@ -209,9 +209,9 @@ def test_the_most_plausible_try_is_kept() -> None:
     ids=str,
 )
 def test_invalid_requests_are_errors_with_rejection(wrong: dict[str, Any]) -> None:
-    asked = SampleRequest((4, 6), steps=3, reject=cwdfm.Reject(0.9))
+    request = SampleRequest((4, 6), steps=3, reject=cwdfm.Reject(0.9))
     with pytest.raises(InputError):
-        Flow(UNIFORM, SCHEDULE).sample(SmallModel(V), None, replace(asked, **wrong))
+        Flow(UNIFORM, SCHEDULE).sample(SmallModel(V), None, replace(request, **wrong))
 
 
 def test_threshold_zero_only_reports_the_plausibility() -> None:
@@ -220,10 +220,10 @@ def test_threshold_zero_only_reports_the_plausibility() -> None:
     out = generate(trained, n=6, steps=4, seed=2, reject=cwdfm.Reject(0.0))
     assert torch.equal(out.tokens, generate(trained, n=6, steps=4, seed=2).tokens)
     assert out.plausibility is not None
-    ask = (trained.model, trained.source, trained.schedule, out.tokens)
-    with_it = cwdfm.plausibility(*ask, seed=2, fixed=prompt_tokens(trained)[1])
+    arguments = (trained.model, trained.source, trained.schedule, out.tokens)
+    with_it = cwdfm.plausibility(*arguments, seed=2, fixed=prompt_tokens(trained)[1])
     torch.testing.assert_close(out.plausibility, with_it)
-    assert bool((cwdfm.plausibility(*ask, seed=2) < with_it).all())
+    assert bool((cwdfm.plausibility(*arguments, seed=2) < with_it).all())
     joined = cwdfm.Samples.cat([out, out])
     assert joined.plausibility is not None
     assert torch.equal(joined.plausibility, out.plausibility.repeat(2))
@@ -243,8 +243,8 @@ def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source) -> None:
     scores = cwdfm.plausibility(model, source, SCHEDULE, once.tokens, seed=3, fixed=fixed)
     threshold = float(scores.quantile(0.6))
     resampled = (cwdfm.Resample(rounds=2),)
-    asked = replace(plain, reject=cwdfm.Reject(threshold, 4), progress=progress.append)
-    whole = flow.sample(model, None, asked)
+    request = replace(plain, reject=cwdfm.Reject(threshold, 4), progress=progress.append)
+    whole = flow.sample(model, None, request)
     assert sum(progress) == 40 * 4 * 5
     assert torch.equal(whole.tokens[fixed], prompt[fixed])
     kept = scores >= threshold
@@ -255,23 +255,23 @@ def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source) -> None:
     some: dict[str, Any] = {"fixed": fixed[kept], "index": torch.arange(40)[kept]}
     again = cwdfm.plausibility(model, source, SCHEDULE, whole.tokens[kept], seed=3, **some)
     torch.testing.assert_close(again, whole.plausibility[kept])
-    parts = flow.sample(model, None, replace(asked, batch_size=7, progress=None))
+    parts = flow.sample(model, None, replace(request, batch_size=7, progress=None))
     assert torch.equal(whole.tokens, parts.tokens)
     assert torch.equal(whole.evaluations, parts.evaluations)
     assert whole.logit_evaluations == parts.logit_evaluations
     some = {"prompt": prompt[25:], "fixed": fixed[25:], "index": torch.arange(25, 40)}
-    last = flow.sample(model, None, replace(asked, shape=(15, 12), progress=None, **some))
+    last = flow.sample(model, None, replace(request, shape=(15, 12), progress=None, **some))
     assert torch.equal(last.tokens, whole.tokens[25:])
     progress.clear()
-    flow.sample(model, None, replace(asked, postprocess=resampled))
+    flow.sample(model, None, replace(request, postprocess=resampled))
     assert sum(progress) == 40 * 4 * (5 + 2)
 
 
 def test_templates_are_filled() -> None:
     trained = cwdfm.load("qm9-mask-small")
-    ask = {"n": 6, "steps": 4, "seed": 1, "template": "c1ccccc1***"}
-    found = generate(trained, **ask, reject=cwdfm.Reject(1.0, 2))
-    one = generate(trained, **ask, reject=cwdfm.Reject(1.0, 2), batch_size=1)
+    options = {"n": 6, "steps": 4, "seed": 1, "template": "c1ccccc1***"}
+    found = generate(trained, **options, reject=cwdfm.Reject(1.0, 2))
+    one = generate(trained, **options, reject=cwdfm.Reject(1.0, 2), batch_size=1)
     assert torch.equal(found.tokens, one.tokens)
     texts = [trained.tokenizer.decode(row) for row in found.tokens.tolist()]
     assert all(len(text) == len("c1ccccc1***") and text.startswith("c1ccccc1") for text in texts)

@@ -12,14 +12,22 @@ from cwdfm.generation import generate
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.solver.base import DrawOptions
 from tests.support.exact import Array, Chain
-from tests.support.models import SmallModel
-from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
+from tests.support.models import Recorder, SmallModel, constant
+from tests.support.postprocess import (
+    FLOWS,
+    MASK,
+    SCHEDULE,
+    TARGET,
+    UNIFORM,
+    N,
+    V,
+    conditional,
+    posterior,
+)
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 B = 40_000
-MODEL = cwdfm.ExactPosterior(torch.from_numpy(TARGET), UNIFORM, SCHEDULE)
 START = (0, 2, 1, 1)
-ALL = (MODEL, UNIFORM, SCHEDULE)
 
 
 def orders(rate: Array, count: int) -> dict[tuple[int, ...], float]:
@@ -63,9 +71,8 @@ def test_distribution_after_one_round(
     fraction: float, threshold: float, config: cwdfm.Resample, source: cwdfm.Source
 ) -> None:
     """With a mask source, averaged over all partitions into groups: two, three or one of them."""
-    model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), source, SCHEDULE)
     config = replace(config, noise_fraction=fraction, threshold=threshold)
-    found = cwdfm.resample(model, source, SCHEDULE, torch.tensor(START).expand(B, N), config)
+    found = cwdfm.resample(*FLOWS[source], torch.tensor(START).expand(B, N), config)
     groups, p_NV, wrong_NV = 1, [posterior(START, fraction)], posterior(START, fraction / 2)
     if source == MASK:
         groups, wrong_NV = round(1 / fraction), p_NV[0]
@@ -86,17 +93,11 @@ def test_models_are_conditioned_on_the_noise_level(
     source: cwdfm.Source, fraction: float, noise: float
 ) -> None:
     """kappa_t = t^2 = 1 - noise. With a mask source a group is masked: 1/3 or 1/N of the tokens."""
-    times: set[float] = set()
-
-    def model(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        times.update(t.tolist())
-        return torch.zeros(*x_t.shape, source.num_tokens)
-
+    model = Recorder(constant(torch.zeros(source.num_tokens)))
     start = torch.zeros(3, N, dtype=torch.int64)
-    cwdfm.resample(
-        model, source, SCHEDULE, start, cwdfm.Resample(rounds=2, noise_fraction=fraction)
-    )
-    assert list(times) == [pytest.approx((1 - noise) ** 0.5)]
+    config = cwdfm.Resample(rounds=2, noise_fraction=fraction)
+    cwdfm.resample(model, source, SCHEDULE, start, config)
+    assert model.times.unique().tolist() == [pytest.approx((1 - noise) ** 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -109,18 +110,13 @@ def test_defaults_depend_on_the_source(
 ) -> None:
     start = torch.zeros(2, 16, dtype=torch.int64)
     progress: list[int] = []
-    times: set[float] = set()
-
-    def model(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        times.update(t.tolist())
-        logits = torch.tensor([score, *[(1 - score) / (V - 1)] * (V - 1), 1.0]).log()
-        return logits[: source.num_tokens].expand(*x_t.shape, -1)
-
     for score in (threshold - 0.01, threshold + 0.01):
+        logits = torch.tensor([score, *[(1 - score) / (V - 1)] * (V - 1), 1.0]).log()
+        model = Recorder(constant(logits[: source.num_tokens]))
         found = cwdfm.resample(model, source, SCHEDULE, start, progress=progress.append)
         once = found.evaluations.tolist() == [groups] * 2
         assert once == torch.equal(found.tokens, start) == (score > threshold)
-    assert list(times) == [pytest.approx((1 - noise) ** 0.5)]
+        assert model.times.unique().tolist() == [pytest.approx((1 - noise) ** 0.5)]
     assert sum(progress) == 2 * 2 * 40
 
 
@@ -128,7 +124,7 @@ def test_sequences_above_the_threshold_do_not_change() -> None:
     """They cost one evaluation."""
     x, fraction, threshold = torch.cartesian_prod(*[torch.arange(V)] * N), 0.4, 0.5
     config = cwdfm.Resample(rounds=9, noise_fraction=fraction, threshold=threshold)
-    found = cwdfm.resample(*ALL, x, config)
+    found = cwdfm.resample(*FLOWS[UNIFORM], x, config)
     lowest = [posterior(y, fraction)[np.arange(N), y].min() for y in x.tolist()]
     kept = torch.tensor(np.array(lowest) >= threshold)
     assert 0 < int(kept.sum()) < len(x)
@@ -182,17 +178,16 @@ def test_loops_are_counted(count: int) -> None:
 
 def test_draw_options_default_to_those_of_the_solver() -> None:
     """Temperature and nucleus. There are at most as many groups as tokens."""
-    trained, ask = cwdfm.load("qm9-uniform-small"), {"n": 6, "steps": 4, "seed": 1}
+    trained, options = cwdfm.load("qm9-uniform-small"), {"n": 6, "steps": 4, "seed": 1}
     cold = cwdfm.Euler(temperature=0.3, top_p=0.9)
-    found = generate(trained, cold, **ask, resample=cwdfm.Resample(rounds=3))
+    found = generate(trained, cold, **options, resample=cwdfm.Resample(rounds=3))
     config = cwdfm.Resample(rounds=3, temperature=0.3, top_p=0.9)
-    same = generate(trained, cold, **ask, resample=config)
-    other = generate(trained, cold, **ask, resample=replace(config, temperature=3.0))
+    same = generate(trained, cold, **options, resample=config)
+    other = generate(trained, cold, **options, resample=replace(config, temperature=3.0))
     assert torch.equal(found.tokens, same.tokens)
     assert not torch.equal(found.tokens, other.tokens)
     x = torch.zeros(2, N, dtype=torch.int64)
-    model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), MASK, SCHEDULE)
-    one = cwdfm.resample(model, MASK, SCHEDULE, x, cwdfm.Resample(rounds=1, noise_fraction=1e-6))
+    one = cwdfm.resample(*FLOWS[MASK], x, cwdfm.Resample(rounds=1, noise_fraction=1e-6))
     assert one.evaluations.tolist() == [N, N]
 
 
@@ -200,9 +195,9 @@ def test_draw_options_default_to_those_of_the_solver() -> None:
 def test_batch_padding_does_not_change_scores(source: cwdfm.Source) -> None:
     """Three sequences have the same scores and cost in a batch padded to four."""
     model, tokens = SmallModel(source.num_tokens), torch.tensor([START] * 3)
-    asked = (tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(3), 0)
+    arguments = (tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(3), 0)
     scorer = TokenScorer(model, source, SCHEDULE, N, 0.5, 1, DrawOptions())
-    alone, filled = scorer.score(*asked), scorer.score(*asked, unit=4)
+    alone, filled = scorer.score(*arguments), scorer.score(*arguments, unit=4)
     assert alone.logit_evaluations == filled.logit_evaluations == tokens.numel()
     for field in ("probability", "proposal", "evaluations"):
         torch.testing.assert_close(getattr(alone, field), getattr(filled, field))

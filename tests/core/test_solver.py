@@ -16,6 +16,7 @@ from cwdfm.solver import euler
 from tests.support.chains import (
     N_SAMPLES,
     SCHEDULE,
+    counts_of,
     exact_law,
     hazards,
     model_of,
@@ -88,7 +89,7 @@ def test_samples_follow_the_exact_law_of_the_discretized_chain(
 ) -> None:
     """Five coarse steps, so that most details affect the law.
 
-    Who wins a corrector's race does not: the next test is for that.
+    Which of two jumps of a token comes first hardly does; the next test covers that.
     """
     ours, referee = WEIGHTS[weight]
     chain = Chain(correlated_target(2, 4, seed=1), mask, referee)
@@ -96,9 +97,9 @@ def test_samples_follow_the_exact_law_of_the_discretized_chain(
     grid = np.linspace(0, 1, steps + 1)
     law = exact_law(chain, grid, exact=hazard == "integrated", corrector=corrector)
     solver = cwdfm.Euler(weight=ours, hazard=hazard, corrector=corrector)  # type: ignore[arg-type]
-    out = sample_chain(chain, solver, steps)
-    assert_follows(histogram(out.tokens, 2), law)
-    assert_differs(histogram(out.tokens, 2), chain.target.flatten())  # coarse steps do show
+    counts = counts_of(chain, solver, steps)
+    assert_follows(counts, law)
+    assert_differs(counts, chain.target.flatten())  # the error of coarse steps is visible
 
 
 @pytest.mark.parametrize("weight", ["none", "entropy"])
@@ -134,7 +135,7 @@ def test_nucleus_and_temperature(mask: bool, weight: str) -> None:
     chain = Chain(correlated_target(3, 3, seed=2), mask, referee, top_p=0.6, temperature=1.3)
     law = exact_law(chain, np.linspace(0, 1, 5))
     solver = cwdfm.Euler(weight=ours, top_p=0.6, temperature=1.3)
-    assert_follows(histogram(sample_chain(chain, solver, 4).tokens, 3), law)
+    assert_follows(counts_of(chain, solver, 4), law)
 
 
 @both_sources
@@ -175,9 +176,9 @@ def errors_by_doubling(
 @both_hazards
 @pytest.mark.parametrize("weight", ["none", "neighbor", "entropy"])
 def test_mask_source_converges_to_the_target_at_first_order(weight: str, hazard: str) -> None:
-    """The law of K steps, whose equality with the samples' is shown above, tends to the target as
-    1/K, whatever the weight: the chain's own law is a single matrix exponential in integrated
-    hazard, and it is the target.
+    """The law of K steps converges to the target as 1/K, for any weight.
+
+    The law of the chain itself, a matrix exponential in integrated hazard, is the target.
     """
     chain = Chain(correlated_target(2, 3, seed=4), True, WEIGHTS[weight][1])
     target = chain.target.flatten()
@@ -214,9 +215,10 @@ def test_corrector_converges_to_the_target(mask: bool) -> None:
 
 @pytest.mark.parametrize("weight", ["neighbor", "entropy"])
 def test_corrector_with_a_mask_source_and_a_weight(weight: str) -> None:
-    """A weight of the reveal mask keeps the target: which coordinates are revealed tells nothing of
-    their tokens. One of the prediction does not: a token that goes back is forgotten, and what was
-    revealed for its sake is not. Without the corrector both do (above).
+    """A weight of the reveal mask keeps the target, because the mask is independent of the tokens.
+
+    A weight of the prediction does not: re-masking a token keeps those that were revealed because
+    of it. Without a corrector both keep the target (see above).
     """
     chain = Chain(correlated_target(2, 4, seed=4), True, WEIGHTS[weight][1])
     coarse, fine = (
@@ -381,9 +383,8 @@ def test_grids_and_callback() -> None:
 
 def test_one_step_draws_independent_posteriors() -> None:
     chain = Chain(correlated_target(3, 2, seed=7), mask=True)
-    out = sample_chain(chain, cwdfm.Euler(), 1)
     law = np.outer(chain.target.sum(1), chain.target.sum(0)).flatten()
-    assert_follows(histogram(out.tokens, 3), law)
+    assert_follows(counts_of(chain, cwdfm.Euler(), 1), law)
 
 
 class Own(cwdfm.Neighbor):

@@ -1,7 +1,7 @@
 """Theorem 1: counts follow Binomial(N, kappa_t); with equivariant weights so do the marginals.
 
-Checked for the context path and for the simulated chain, with both sources. A positional bias keeps
-the counts and loses the marginals: the control that shows the test can tell.
+Checked for the context path and for the simulated chain, with both sources. The control is a
+positional bias, which preserves the counts but not the marginals.
 """
 
 import itertools

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 
 import cwdfm
-from tests.support.chains import WEIGHTS, sample_chain
+from tests.support.chains import WEIGHTS, counts_of, sample_chain
 from tests.support.exact import Array, Chain, State, alphas, correlated_target
-from tests.support.stats import assert_differs, assert_follows, histogram
+from tests.support.stats import assert_differs, assert_follows
 
 TRAPEZOIDAL, RK2 = cwdfm.ThetaTrapezoidal, cwdfm.ThetaRK2
 
@@ -90,7 +90,7 @@ def test_exact_law_with_a_weight(kind: type[cwdfm.Solver], name: str) -> None:
 
 def sampled(chain: Chain, solver: cwdfm.Solver, times: list[float]) -> NDArray[np.int64]:
     grid = torch.tensor(times, dtype=torch.float64)
-    return histogram(sample_chain(chain, solver, len(times) - 1, grid=grid).tokens, chain.vocab)
+    return counts_of(chain, solver, len(times) - 1, grid=grid)
 
 
 def grid_law(chain: Chain, solver: cwdfm.Solver, times: list[float]) -> Array:

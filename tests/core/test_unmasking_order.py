@@ -1,10 +1,10 @@
 """Solvers with an unmasking order, compared with brute force and exact laws of small chains."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise, permutations, product
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,20 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
-from cwdfm.ops import dispatch
-from tests.support.chains import N_SAMPLES, SCHEDULE, WEIGHTS, model_of, sample_chain
+from tests.support.chains import (
+    N_SAMPLES,
+    SCHEDULE,
+    WEIGHTS,
+    Memory,
+    counts_of,
+    filled,
+    law_of,
+    masked_in,
+    model_of,
+    sample_chain,
+)
 from tests.support.exact import Array, Chain, LogWeight, State, alphas, correlated_target, neighbor
-from tests.support.kernels import interpreted, small_dit
-from tests.support.models import SmallModel, SmallSplitModel, constant
+from tests.support.models import Recorder, SmallModel, SmallSplitModel, constant
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 flat_model = constant(torch.zeros(3))
@@ -35,18 +44,6 @@ SOLVERS = [
 ]
 
 
-class Recorder:
-    """A model that records the times it is conditioned on, and optionally its other inputs."""
-
-    def __init__(self, model: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.model = model
-        self.asked: list[tuple[Tensor, Tensor]] = []
-
-    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
-        self.asked.append((x_t, t))
-        return self.model(x_t, t)
-
-
 class Uneven(SmallModel):
     """A model whose predictions differ between positions, so that scores never tie."""
 
@@ -58,11 +55,6 @@ class UnevenSplit(Uneven, SmallSplitModel):
     """The same model, split into trunk and head."""
 
 
-def draw(chain: Chain, solver: cwdfm.Solver, steps: int, **options: Any) -> NDArray[np.int64]:
-    """The histogram of samples."""
-    return histogram(sample_chain(chain, solver, steps, **options).tokens, chain.vocab)
-
-
 def product_of_marginals(target: Array) -> Array:
     axes = range(target.ndim)
     singles = [target.sum(tuple(set(axes) - {i})) for i in axes]
@@ -72,7 +64,7 @@ def product_of_marginals(target: Array) -> Array:
     return np.asarray(law.flatten())
 
 
-# How many of which coordinates a step unmasks, by its definition.
+# The coordinates that a step unmasks, by definition.
 
 
 def certainty(score: str, p: Array) -> float:
@@ -106,23 +98,15 @@ def exact_law(
     chain: Chain, steps: int, choice: Callable[[list[int], Array, float], list[int]]
 ) -> Array:
     """The law of the samples [V^N], summed over all tokens of all chosen coordinates."""
-    law: dict[State, float] = {(chain.vocab,) * chain.length: 1.0}
-    for step in range(steps):
-        after: dict[State, float] = {}
-        for x, mass in law.items():
-            masked = [i for i in range(chain.length) if x[i] == chain.vocab]
-            p_NV = chain.posterior(x, 0.5)
-            q_NV = chain.drawn_from(p_NV)
-            last = step == steps - 1
-            chosen = masked if last or not masked else choice(masked, p_NV, (step + 1) / steps)
-            for tokens in product(range(chain.vocab), repeat=len(chosen)):
-                y = list(x)
-                for i, token in zip(chosen, tokens, strict=True):
-                    y[i] = token
-                chance = math.prod(q_NV[i, y[i]] for i in chosen)
-                after[tuple(y)] = after.get(tuple(y), 0.0) + mass * chance
-        law = after
-    return np.array([law.get(x, 0.0) for x in product(range(chain.vocab), repeat=chain.length)])
+
+    def rule(x: State, _: Memory, k: int) -> Iterator[tuple[State, Memory, float]]:
+        p_NV, chosen = chain.posterior(x, 0.5), masked_in(chain, x)
+        if chosen and k < steps - 1:
+            chosen = choice(chosen, p_NV, (k + 1) / steps)
+        for y, chance in filled(chain, x, chosen, chain.drawn_from(p_NV)):
+            yield y, None, chance
+
+    return law_of(chain, steps, rule)
 
 
 # Top-k
@@ -133,16 +117,16 @@ def exact_law(
 def test_top_k_with_one_token_per_step_samples_the_target(score: str, grid: str) -> None:
     chain = Chain(correlated_target(3, 3, seed=0), mask=True)
     solver = cwdfm.TopK(score)  # type: ignore[arg-type]
-    assert_follows(draw(chain, solver, 3, grid=grid), chain.target.flatten())
+    assert_follows(counts_of(chain, solver, 3, grid=grid), chain.target.flatten())
     # the control: fewer steps draw tokens together that are not independent
-    assert_differs(draw(chain, solver, 2, grid=grid), chain.target.flatten())
+    assert_differs(counts_of(chain, solver, 2, grid=grid), chain.target.flatten())
 
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.8}], ids=str)
 def test_top_k_follows_the_exact_law_of_coarse_steps(score: Any, settings: Any) -> None:
     chain = Chain(correlated_target(3, 4, seed=2), True, **settings)
-    counts = draw(chain, cwdfm.TopK(score, **settings), 3)
+    counts = counts_of(chain, cwdfm.TopK(score, **settings), 3)
     assert_follows(counts, exact_law(chain, 3, lambda m, p, t: top_k_choice(score, m, p, 4, t)))
     worst = exact_law(chain, 3, lambda m, p, t: surest(score, m, p)[-1:])  # the least sure first
     assert_differs(counts, worst)
@@ -158,7 +142,7 @@ def test_top_k_reveals_tokens_by_the_schedule() -> None:
 
     assert counts(SCHEDULE, 40, 4, grid="kappa") == [10] * 4
     assert counts(SCHEDULE, 64, 4) == [4, 12, 20, 28]  # 64 (1 - t^2) stay masked
-    later = cwdfm.Start(torch.full((3, 40), 2), 0.5**0.5)  # where half of the path is behind
+    later = cwdfm.Start(torch.full((3, 40), 2), 0.5**0.5)  # halfway along the path
     assert counts(SCHEDULE, 40, 4, grid="kappa", start=later) == [10] * 4
     stays = [100, *(int(100 * math.cos(math.pi / 2 * k / 8)) for k in range(1, 9))]
     assert counts(cwdfm.Cosine(), 100, 8) == [a - b for a, b in pairwise(stays)]  # MaskGIT's
@@ -196,7 +180,7 @@ def test_entropy_bound_follows_its_exact_law(error: str) -> None:
     seen = {}
     for gamma in (0.0, 0.9, math.inf):
         solver = cwdfm.EntropyBound(gamma, error)  # type: ignore[arg-type]
-        seen[gamma] = draw(chain, solver, 3)
+        seen[gamma] = counts_of(chain, solver, 3)
     assert_follows(seen[0.0], target)
     assert_follows(seen[math.inf], independent)
 
@@ -262,11 +246,11 @@ def test_certain_tokens_are_revealed_at_no_cost() -> None:
 def test_first_hitting_samples_the_target(weight: cwdfm.Weight | None) -> None:
     chain = Chain(correlated_target(3, 3, seed=0), mask=True)
     target, independent = chain.target.flatten(), product_of_marginals(chain.target)
-    counts = draw(chain, cwdfm.FirstHitting(weight), 3)
+    counts = counts_of(chain, cwdfm.FirstHitting(weight), 3)
     assert_follows(counts, target)
     assert_differs(counts, independent)
     # a single step unmasks everything at once
-    assert_follows(draw(chain, cwdfm.FirstHitting(weight), 1), independent)
+    assert_follows(counts_of(chain, cwdfm.FirstHitting(weight), 1), independent)
 
 
 def order_law(log_weight: LogWeight | None, length: int = 4) -> Array:
@@ -379,7 +363,7 @@ def test_first_hitting_is_the_chain_at_every_time(weight: str) -> None:
         assert_differs(counts, law_at(moment + 0.03, referee))
 
 
-# What all of them promise
+# Properties of all solvers
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
@@ -413,7 +397,7 @@ class TestAll:
 
         prompt = torch.full((20,), 3)
         out = self.draw(model, solver, prompt=prompt, fixed=fixed, steps=steps, callback=note)
-        # and four rows of one sequence more, on which the halves were held against the whole
+        # plus four rows of one more sequence, used to compare trunk and head with the model
         assert model.rows - 4 == out.logit_evaluations == sum(rows for *_, rows in asked)
         assert model.sequences - 1 == int(out.evaluations.sum())
         assert torch.equal(out.evaluations, torch.stack([a for a, *_ in asked]).sum(0))
@@ -428,22 +412,3 @@ class TestAll:
             left = left - moves
         if not isinstance(solver, cwdfm.EntropyBound):
             assert torch.equal(out.evaluations, free.clamp(max=steps))
-
-
-@interpreted
-@pytest.mark.usefixtures("plain_norms", "plain_rotations")
-def test_fused_draws_give_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, model = cwdfm.MaskSource(11), small_dit(12, torch.float32)
-    # Without a given token all positions look alike to this model, up to rounding.
-    prompt, flow = torch.tensor([4] + [11] * 7), (model, source, SCHEDULE)
-    for solver in (
-        cwdfm.TopK("entropy"),
-        cwdfm.EntropyBound(3.0, "confidence"),
-        cwdfm.FirstHitting(cwdfm.Entropy(2.0)),
-    ):
-        tokens = []
-        for mode in ("on", "off"):
-            monkeypatch.setattr(dispatch, "MODE", mode)
-            out = cwdfm.sample(*flow, solver, shape=(3, 8), steps=4, seed=5, prompt=prompt)
-            tokens.append(out.tokens)
-        assert torch.equal(*tokens), solver

@@ -196,11 +196,15 @@ def test_a_sum_needs_only_summaries_if_all_its_terms_do() -> None:
     logits = torch.randn(2, 5, 4, generator=torch.manual_seed(0), dtype=torch.float64)
     p = logits.softmax(-1)
     summary = (-(p * p.log()).sum(-1), p.amax(-1))
-    for weight in (near + sure, cwdfm.Entropy(2.0) + sure, near + (sure + cwdfm.Entropy(0.5))):
+    entropy, inverse = cwdfm.Entropy(2.0), cwdfm.EntropyInverse()
+    for weight in (entropy, inverse, sure, near + sure, entropy + sure, near + (sure + entropy)):
         assert weight.needs_only_summary
         torch.testing.assert_close(weight.summary_score(*summary), weight.prediction_score(logits))
-    for weight in (near + clear, sure + clear, (near + sure) + clear):
-        assert not weight.needs_only_summary
+    for other in (clear, near + clear, sure + clear, (near + sure) + clear):
+        assert not other.needs_only_summary
+    assert (near + cwdfm.Distance(1.0)).needs_only_summary
+    with pytest.raises(TypeError, match="the logits themselves"):
+        clear.summary_score(*summary)
 
 
 def test_entropies_of_half_precision_logits_are_computed_in_float32() -> None:

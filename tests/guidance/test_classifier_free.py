@@ -14,7 +14,8 @@ from cwdfm.guidance.classifier_free import ClassifierFreeModel
 from cwdfm.method import Flow
 from cwdfm.model.conditions import with_condition
 from cwdfm.model.transformer import DiT
-from tests.support.conditions import CONDITIONS, CONFIG, random_network
+from tests.support.conditions import CONDITIONS, CONFIG
+from tests.support.kernels import perturbed
 from tests.support.stats import assert_differs, assert_follows, histogram
 from tests.support.tiny import tiny_model
 
@@ -24,7 +25,7 @@ NUMBERS = torch.tensor([1.0, 1.0])  # standardized with mean 1 and standard devi
 
 
 def network() -> DiT:
-    return random_network(replace(CONFIG, conditions=CONDITIONS))
+    return perturbed(replace(CONFIG, conditions=CONDITIONS), 0.3).eval()
 
 
 def trained(source: type[cwdfm.MaskSource | cwdfm.UniformSource]) -> cwdfm.Pretrained:

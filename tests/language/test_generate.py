@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import cwdfm
+from tests.support.edits import Tokens, published_edits
+from tests.support.exact import Array
 from tests.support.language import EOS, FAMILIES, MASK, reference_logits
 
 PROMPTS = ["the cat sat", "a big old dog ran in the red house on the", "moon"]
@@ -21,33 +24,45 @@ def family(request: Any, tmp_path_factory: Any) -> Any:
     return cwdfm.load(folder), network, facts
 
 
+def blocks_of(
+    ids: list[int], new: int, length: int, facts: dict[str, Any]
+) -> tuple[Tensor, list[slice]]:
+    """The prompt followed by masks [N], and the blocks to generate."""
+    block = facts.get("block")
+    start = len(ids) if block is None else len(ids) - len(ids) % block
+    total = len(ids) + new if block is None else -(-(len(ids) + new) // block) * block
+    starts = range(start, total, block or length)
+    blocks = [slice(first, min(first + (block or length), total)) for first in starts]
+    return torch.tensor([*ids, *[MASK] * (total - len(ids))]), blocks
+
+
+def logits_of(network: nn.Module, x: Tensor, block: slice, facts: dict[str, Any]) -> Tensor:
+    """Logits [L, V] of a block, by a full forward pass."""
+    seen = x if facts.get("block") is None else x[: block.stop]
+    logits = reference_logits(network, seen[None], **facts)[0, block]
+    logits[:, COUNT:] = -torch.inf
+    logits[:, MASK] = -torch.inf
+    return logits
+
+
 def published(
     network: nn.Module, ids: list[int], new: int, length: int, facts: dict[str, Any], steps: int = 1
 ) -> list[int]:
     """Generate one text as the authors do: reveal the most confident tokens of a block.
 
-    Full forward passes; `steps` tokens are revealed at once.
+    `steps` tokens are revealed at once.
     """
-    block = facts.get("block")
-    start = len(ids) if block is None else len(ids) - len(ids) % block
-    total = len(ids) + new if block is None else -(-(len(ids) + new) // block) * block
-    length = block or length
-    x = torch.tensor([[*ids, *[MASK] * (total - len(ids))]])
-    for first in range(start, total, length):
-        last = min(first + length, total)
-        while bool((x[:, first:last] == MASK).any()):
-            seen = x if block is None else x[:, :last]
-            logits = reference_logits(network, seen, **facts)[0, first:last]
-            logits[:, COUNT:] = -torch.inf
-            logits[:, MASK] = -torch.inf
-            confidence, token = logits.softmax(-1).max(-1)
-            confidence = confidence.masked_fill(x[0, first:last] != MASK, -1)
+    x, blocks = blocks_of(ids, new, length, facts)
+    for block in blocks:
+        while bool((x[block] == MASK).any()):
+            confidence, token = logits_of(network, x, block, facts).softmax(-1).max(-1)
+            confidence = confidence.masked_fill(x[block] != MASK, -1)
             best = confidence.topk(min(steps, int((confidence >= 0).sum()))).indices
-            x[0, first + best] = token[best]
-    return x[0, len(ids) : len(ids) + new].tolist()
+            x[block.start + best] = token[best]
+    return x[len(ids) : len(ids) + new].tolist()
 
 
-def published_edits(
+def edited(
     network: nn.Module,
     ids: list[int],
     new: int,
@@ -56,33 +71,19 @@ def published_edits(
     thresholds: tuple[float, float],
     post_steps: int,
 ) -> tuple[list[int], int]:
-    """Generate one text as LLaDA2.1's authors do, by full forward passes, and count these."""
-    block, evaluations = facts.get("block"), 0
-    start = len(ids) if block is None else len(ids) - len(ids) % block
-    total = len(ids) + new if block is None else -(-(len(ids) + new) // block) * block
-    x = torch.tensor([*ids, *[MASK] * (total - len(ids))])
-    editable = torch.arange(total) >= len(ids)
-    for first in range(start, total, block or length):
-        part = slice(first, min(first + (block or length), total))
-        post = 0
-        while True:
-            masked = x[part] == MASK
-            post += not bool(masked.any())
-            if post > post_steps:
-                break
-            seen = x if block is None else x[: part.stop]
-            logits = reference_logits(network, seen[None], **facts)[0, part]
-            logits[:, COUNT:] = -torch.inf
-            logits[:, MASK] = -torch.inf
-            sure, best = logits.softmax(-1).max(-1)
-            evaluations += 1
-            reveal = masked & (sure > thresholds[0])
-            if bool(masked.any()) and not bool(reveal.any()):
-                reveal[sure.masked_fill(~masked, -1).argmax()] = True
-            edit = ~masked & editable[part] & (best != x[part]) & (sure > thresholds[1])
-            x[part] = torch.where(reveal | edit, best, x[part])
-            if not bool(masked.any()) and not bool(edit.any()):
-                break
+    """Generate one text as LLaDA2.1's authors do, and count the forward passes."""
+    (x, blocks), evaluations = blocks_of(ids, new, length, facts), 0
+    editable = np.arange(len(x)) >= len(ids)
+    for block in blocks:
+
+        def logits(x_L: Tokens, block: slice = block) -> Array:
+            x[block] = torch.from_numpy(x_L)
+            return logits_of(network, x, block, facts).double().numpy()
+
+        start, free = x[block].numpy().copy(), editable[block]
+        found, count = published_edits(logits, start, MASK, thresholds, post_steps, editable=free)
+        x[block] = torch.from_numpy(found)
+        evaluations += count
     return x[len(ids) : len(ids) + new].tolist(), evaluations
 
 
@@ -129,8 +130,7 @@ def test_edits_equal_the_published_algorithm(family: Any, thresholds: tuple[floa
     options: dict[str, Any] = {"max_new_tokens": 12, "block_length": facts.get("block") or 6}
     out = model.generate(solver, prompts=PROMPTS, stop=[], **options)
     expected = [
-        published_edits(network, encode(model, text), 12, 6, facts, thresholds, 5)
-        for text in PROMPTS
+        edited(network, encode(model, text), 12, 6, facts, thresholds, 5) for text in PROMPTS
     ]
     assert out.tokens == [tokens for tokens, _ in expected]
     blocks = 0  # a cache costs one more evaluation per block but the last

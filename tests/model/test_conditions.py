@@ -14,7 +14,8 @@ from cwdfm.model.conditions import drop_conditions, with_condition
 from cwdfm.model.transformer import DiT
 from cwdfm.train.loop import fit
 from cwdfm.train.run import Run
-from tests.support.conditions import CONDITIONS, CONFIG, random_network
+from tests.support.conditions import CONDITIONS, CONFIG
+from tests.support.kernels import perturbed
 from tests.support.stats import assert_follows
 from tests.support.train_script import counting, recipe
 
@@ -31,7 +32,7 @@ def test_conditions_do_not_change_the_initial_weights_of_the_rest() -> None:
 
 
 def test_only_given_conditions_matter() -> None:
-    model = random_network(replace(CONFIG, conditions=CONDITIONS))
+    model = perturbed(replace(CONFIG, conditions=CONDITIONS), 0.3).eval()
     x_t, t = torch.randint(7, (4, 6)), torch.rand(4)
     nan = float("nan")
     given = torch.tensor([[nan, nan], [0.5, nan], [nan, 1.0], [0.5, 0.0]])

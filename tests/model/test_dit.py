@@ -83,12 +83,12 @@ def test_head_of_trunk_equals_forward() -> None:
 
 def test_time_embedding_has_128_frequencies() -> None:
     """cos and sin of t 10000^(-k / 128), as in MDLM."""
-    embedding, heard = ScalarEmbedding(4), list[Tensor]()
-    embedding.first.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    embedding, features = ScalarEmbedding(4), list[Tensor]()
+    embedding.first.register_forward_pre_hook(lambda _, args: features.append(args[0]))
     t = torch.tensor([0.0, 0.3, 1.0])
     embedding(t)
     angle = t.double()[:, None] / 10000.0 ** (torch.arange(128, dtype=torch.float64) / 128)
-    torch.testing.assert_close(heard[0].double(), torch.cat([angle.cos(), angle.sin()], dim=1))
+    torch.testing.assert_close(features[0].double(), torch.cat([angle.cos(), angle.sin()], dim=1))
 
 
 @pytest.mark.parametrize("block", [0, 1])
@@ -113,7 +113,7 @@ def test_sequence_length_is_one_more_than_the_last_position(
     pattern: attention.AttentionPattern,
 ) -> None:
     if isinstance(pattern, CachedAttention):
-        pattern.cache.length = 5
+        pattern.cache.start = 5
     assert pattern.sequence_length(8) == int(pattern.position_ids(8, torch.device("cpu")).max()) + 1
 
 
@@ -142,8 +142,8 @@ def test_only_learned_positions_break_the_symmetry_of_a_masked_sequence() -> Non
     x, t = torch.full((1, 12), 10), torch.zeros(1)
     alike = perturbed(SMALL)(x, t)[0]
     torch.testing.assert_close(alike, alike[:1].expand_as(alike), atol=1e-4, rtol=1e-4)
-    told_apart = perturbed(replace(SMALL, positions=12))(x, t)[0]
-    assert (told_apart - told_apart[:1]).abs().amax().item() > 0.1
+    different = perturbed(replace(SMALL, positions=12))(x, t)[0]
+    assert (different - different[:1]).abs().amax().item() > 0.1
 
 
 @pytest.mark.parametrize("config", [SMALL, replace(SMALL, time="none", positions=12)], ids=str)

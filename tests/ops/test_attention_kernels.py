@@ -178,7 +178,7 @@ def test_positions_behind_a_cache(launches: list[str]) -> None:
         cache, pieces = KVCache(9), []
         for start, end in ((0, 4), (4, 5), (5, 9)):
             pieces.append(model.trunk(x[:, start:end], t, CachedAttention(cache, causal=True)))
-            cache.length = end
+            cache.start = end
     torch.testing.assert_close(torch.cat(pieces, 1), at_once, rtol=1e-4, atol=1e-5)
     assert set(launches) == {"rotate 2"}
 

@@ -1,15 +1,22 @@
 """The exact law of discretized chains, from the exact posterior."""
 
 import math
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import cwdfm
-from tests.support.exact import Chain, LogWeight, entropy, neighbor
+from tests.support.exact import Array, Chain, LogWeight, State, entropy, neighbor
+from tests.support.stats import histogram
 
+Memory = Any
+# (state, memory, number of the step) -> the next states and memories with their probabilities
+Rule = Callable[[State, Memory, int], Iterator[tuple[State, Memory, float]]]
 SCHEDULE = cwdfm.Polynomial(2.0)
 N_SAMPLES = 60_000
 # Weights, each with a reference implementation of its log-weight.
@@ -42,6 +49,11 @@ def sample_chain(
     )
 
 
+def counts_of(chain: Chain, solver: cwdfm.Solver, steps: int, **options: Any) -> NDArray[np.int64]:
+    """The histogram of samples."""
+    return histogram(sample_chain(chain, solver, steps, **options).tokens, chain.vocab)
+
+
 def hazards(t: float, t_next: float, exact: bool, corrector: cwdfm.Corrector | None) -> list[float]:
     """The step's hazards for kappa = t^2, written out; (inf, 0) for the last step."""
     if t_next == 1:
@@ -67,3 +79,32 @@ def exact_law(
     for t, t_next in pairwise(grid):
         law = law @ chain.step_matrix(t**2, *hazards(t, t_next, exact, corrector))
     return chain.data_law(law)
+
+
+def law_of(chain: Chain, steps: int, rule: Rule) -> Array:
+    """The law of samples after `steps` steps of a rule; it starts without a memory."""
+    law: dict[tuple[State, Memory], float] = {
+        (x, None): c for x, c in zip(chain.states, chain.start(), strict=True) if c > 0
+    }
+    for k in range(steps):
+        after: dict[tuple[State, Memory], float] = defaultdict(float)
+        for (x, memory), mass in law.items():
+            for y, remembered, chance in rule(x, memory, k):
+                after[y, remembered] += mass * chance
+        law = after
+    found = np.zeros(chain.target.shape)
+    for (x, _), mass in law.items():
+        found[x] += mass
+    return found.ravel()
+
+
+def filled(chain: Chain, x: State, chosen: list[int], p_NV: Array) -> Iterator[tuple[State, float]]:
+    """All ways to draw the chosen coordinates, with their probabilities."""
+    for tokens in product(range(chain.vocab), repeat=len(chosen)):
+        new = dict(zip(chosen, tokens, strict=True))
+        y = tuple(new.get(i, x[i]) for i in range(chain.length))
+        yield y, math.prod(p_NV[i, v] for i, v in new.items())
+
+
+def masked_in(chain: Chain, x: State) -> list[int]:
+    return [i for i in range(chain.length) if x[i] == chain.vocab]

@@ -48,3 +48,20 @@ class SmallSplitModel(SmallModel):
     def head(self, hidden: Tensor) -> Tensor:
         self.rows += hidden.shape[:-1].numel()
         return self.logits(hidden)
+
+
+class Recorder:
+    """A model that records the arguments of its calls."""
+
+    def __init__(self, model: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.model = model
+        self.asked: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        self.asked.append((x_t, t))
+        return self.model(x_t, t)
+
+    @property
+    def times(self) -> Tensor:
+        """All times that the model was conditioned on."""
+        return torch.cat([t for _, t in self.asked])

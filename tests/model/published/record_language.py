@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cwdfm.model.decoder import KeyValues
+from cwdfm.model.attention import KVCache
 from cwdfm.pretrained.llada2 import CausalLMNetwork
 
 COMMITS = {
@@ -171,7 +171,7 @@ def check_llada2(clones: Path) -> None:
 def compare_cached(name: str, network: CausalLMNetwork, call: Callable[[Tensor], Tensor]) -> None:
     """Print how far logits behind a cache are from those of one call."""
     x = torch.randint(0, TOKENS, (3, LENGTH), generator=torch.Generator().manual_seed(2))
-    position, cache, parts = torch.arange(LENGTH).expand(3, -1), KeyValues(LENGTH), []
+    position, cache, parts = torch.arange(LENGTH).expand(3, -1), KVCache(LENGTH), []
     for start in range(0, LENGTH, BLOCK):
         columns = slice(start, start + BLOCK)
         cache.start, cache.end = start, start + BLOCK
