@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.data.molecule_files import PARQUET, SMILES_FIELD, read_molecules
-from cwdfm.data.smiles import REPRESENTATIONS, parse
+from cwdfm.data.smiles import REPRESENTATIONS, parse, rdkit
 from cwdfm.distributed import output_file, rank
-from cwdfm.errors import MAX_INT, InputError, load_extra
+from cwdfm.errors import MAX_INT, InputError
 from cwdfm.files import (
     MARKER,
     check_fields,
@@ -120,9 +120,9 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
 
 def _record(index: int, text: str) -> str:
     """Format a molecule as a record of an .sdf file."""
-    chem = load_extra("rdkit.Chem", "molecules")
+    chem = rdkit()
     molecule = parse(text) or chem.Mol()
-    load_extra("rdkit.Chem.rdDepictor", "molecules").Compute2DCoords(molecule)
+    rdkit("Chem.rdDepictor").Compute2DCoords(molecule)
     fields = {"index": index, SMILES_FIELD: text.strip()}
     data = "".join(f">  <{name}>\n{value}\n\n" for name, value in fields.items())
     return f"{chem.MolToMolBlock(molecule)}{data}$$$$\n"

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from itertools import chain, groupby, islice, repeat, starmap
@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwdfm.data.columns import check_names, parse_column, with_columns
-from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
+from cwdfm.data.dataset import SEED, Split, TokenData, Tokens, token_dtype
 from cwdfm.data.molecule_files import (
     check_molecule_file,
     column_names,
     read_molecules,
     read_values,
 )
-from cwdfm.data.readers import find_column, read_column, sha256, table_columns
+from cwdfm.data.readers import find_column, read_column, reported, sha256, table_columns
 from cwdfm.data.smiles import MAX_CHARACTERS, MoleculeTokenizer, SmilesTokenizer, canonical
 from cwdfm.data.standardize import KEEP, MIXTURE, Standardize
-from cwdfm.errors import InputError, NotInstalled
+from cwdfm.errors import InputError, NotInstalled, check_integer
 from cwdfm.provenance import package_version
 
 HELD_OUT = 20  # one row in HELD_OUT is held out, rounded up
@@ -36,8 +36,37 @@ REASONS = ("blank", "unparsable", "too_long", "unknown_tokens", "duplicate")
 # Part of the cache keys. Increase it with any change that prepares the same rows differently.
 PREPARATION = 1
 
+MAX_LENGTH = 10**4  # every row is padded to the length, which costs memory
 _MAX_EXAMPLES = 5  # rows shown for each reason
-_PROGRESS_EVERY = 1000  # rows
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How the rows of a dataset become sequences; see `cwdfm.data.load`."""
+
+    length: int
+    limit: int | None = None
+    seed: int = SEED
+    representation: type[MoleculeTokenizer] = SmilesTokenizer
+    standardize: Standardize = KEEP
+    condition: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_integer("length", self.length, 3, MAX_LENGTH)
+        check_integer("seed", self.seed, 0)
+        if self.limit is not None:
+            check_integer("limit", self.limit)
+
+    def to_json(self) -> dict[str, Any]:
+        """The options as stored in the source of prepared data."""
+        options: dict[str, Any] = {"length": self.length, "limit": self.limit, "seed": self.seed}
+        if self.representation is not SmilesTokenizer:  # keeps the cache keys of earlier versions
+            options["representation"] = self.representation.kind
+        if rules := self.standardize.to_json():
+            options["standardize"] = rules
+        if self.condition:
+            options["condition"] = list(self.condition)
+        return options
 
 
 class Row(NamedTuple):
@@ -72,37 +101,16 @@ class Molecules(ABC):
     def origin(self) -> dict[str, Any]:
         """What identifies the raw data: package and version or file name, and SHA-256."""
 
-    def source(
-        self,
-        *,
-        length: int,
-        limit: int | None,
-        seed: int,
-        representation: type[MoleculeTokenizer] = SmilesTokenizer,
-        standardize: Standardize = KEEP,
-        condition: Sequence[str] = (),
-    ) -> dict[str, Any]:
+    def source(self, options: Preparation) -> dict[str, Any]:
         """Everything that determines the prepared data; part of the cache key."""
-        options: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
-        if representation is not SmilesTokenizer:  # keeps the cache keys of earlier versions
-            options["representation"] = representation.kind
-        if rules := standardize.to_json():
-            options["standardize"] = rules
-        if condition:
-            options["condition"] = list(condition)
         versions = {"rdkit": package_version("rdkit"), "preparation": PREPARATION}
-        return {**self.origin(), **options, **versions}
+        return {**self.origin(), **options.to_json(), **versions}
 
     def prepare(
         self,
-        *,
-        length: int,
-        limit: int | None,
-        seed: int,
+        options: Preparation,
         tokenizer: MoleculeTokenizer | None = None,
-        representation: type[MoleculeTokenizer] = SmilesTokenizer,
-        standardize: Standardize = KEEP,
-        condition: Sequence[str] = (),
+        *,
         workers: int = 1,
         progress: Callable[[int], object] | None = None,
     ) -> TokenData:
@@ -113,13 +121,15 @@ class Molecules(ABC):
         `report` counts the rows that `standardize` changed as `changed_...`; these rows are kept
         unless there is another reason to drop them.
 
-        condition: columns to keep: columns of the dataset's table, or properties to compute.
+        tokenizer: determines the representation; None builds one unless the vocabulary is fixed.
         progress: called periodically with the number of rows read.
         """
-        if tokenizer is None and self.tokens is not None and representation is SmilesTokenizer:
-            tokenizer = SmilesTokenizer(self.tokens)
         if tokenizer is not None:
-            representation = type(tokenizer)
+            options = replace(options, representation=type(tokenizer))
+        elif self.tokens is not None and options.representation is SmilesTokenizer:
+            tokenizer = SmilesTokenizer(self.tokens)
+        length, limit, condition = options.length, options.limit, options.condition
+        representation = options.representation
         table_columns = self.column_names() if condition else []
         check_names(self.name, condition, table_columns)
         matches = ((name, find_column(table_columns, name)) for name in condition)
@@ -127,25 +137,19 @@ class Molecules(ABC):
         table = zip(*(self.values(column, limit) for column in in_table.values()), strict=True)
         locations: list[str] = []
         values: list[tuple[str, ...]] = []
-        source = self.source(
-            length=length,
-            limit=limit,
-            seed=seed,
-            representation=representation,
-            standardize=standardize,
-            condition=condition,
-        )
+        source = self.source(options)
         changed = Counter[str]()
-        rules = standardize.to_json()
-        clean: Callable[[str], str] = partial(standardize, changed=changed) if rules else str
+        rules = options.standardize.to_json()
+        clean: Callable[[str], str] = (
+            partial(options.standardize, changed=changed) if rules else str
+        )
         counts = Counter[str]()
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # split by canonical SMILES, in file order
         longest = 0  # tokens of the longest dropped molecule
-        for row, cells in zip(self.rows(limit), table if in_table else repeat(()), strict=False):
+        rows = reported(self.rows(limit), progress)
+        for row, cells in zip(rows, table if in_table else repeat(()), strict=False):
             counts["read"] += 1
-            if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
-                progress(counts["read"])
             smiles, reason, detail = check_row(
                 row.smiles, length, tokenizer, kept, representation, clean
             )
@@ -168,7 +172,7 @@ class Molecules(ABC):
         if len(kept) < 2:
             raise _too_few(self.name, len(kept), report, examples)
         tokenizer = tokenizer or representation.build(kept)
-        train, valid = split(list(kept.values()), seed)
+        train, valid = split(list(kept.values()), options.seed)
         x = pack(kept, tokenizer, length)
         report |= {"kept": len(kept), "train": len(train), "valid": len(valid)}
         columns = {}

@@ -13,13 +13,11 @@ from cwdfm.data.dataset import SEED, CacheMode, Split, TokenData, damaged
 from cwdfm.data.loader import DATASETS, find_molecules, load, reads_text
 from cwdfm.data.molecules import Molecules
 from cwdfm.data.randomized import is_randomized
-from cwdfm.data.readers import readable
+from cwdfm.data.readers import readable, reported
 from cwdfm.data.smiles import SmilesTokenizer, canonical
 from cwdfm.errors import InputError
 from cwdfm.files import write_json
 from cwdfm.provenance import package_version
-
-_PROGRESS_EVERY = 1000  # rows
 
 
 @dataclass(frozen=True)
@@ -92,10 +90,8 @@ def _of_rows(
 
     def make() -> ReferenceMolecules:
         counts, molecules = Counter[str](), dict[str, None]()
-        for row in dataset.rows(None):
+        for row in reported(dataset.rows(None), progress):
             counts["read"] += 1
-            if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
-                progress(counts["read"])
             smiles = canonical(row.smiles) if row.smiles.strip() else None
             if smiles is None:
                 counts["unparsable" if row.smiles.strip() else "blank"] += 1

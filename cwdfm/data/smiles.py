@@ -35,6 +35,11 @@ _ROWS = 16_384  # sequences decoded at a time, which bounds the memory
 _HOLE = re.compile(r"\[[0-9]+\]")  # a hole in a template; a bracket atom would contain a symbol
 
 
+def rdkit(module: str = "Chem") -> Any:
+    """Import a module of RDKit, an optional dependency."""
+    return load_extra(f"rdkit.{module}", "molecules")
+
+
 def parse(smiles: str) -> Any:
     """Parse a SMILES string; None if it is invalid, too long or has no atoms.
 
@@ -44,7 +49,7 @@ def parse(smiles: str) -> Any:
     """
     if not isinstance(smiles, str):
         raise InputError(f"a SMILES must be a string, got {describe(smiles)}")
-    chem = _chem()
+    chem = rdkit()
     parts = smiles.split()
     if len(parts) != 1 or len(parts[0]) > MAX_CHARACTERS or not _printable(parts[0]):
         return None
@@ -58,20 +63,21 @@ def _printable(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _chem() -> Any:
-    return load_extra("rdkit.Chem", "molecules")
+def to_smiles(molecule: Any) -> str:
+    """The canonical SMILES of an RDKit molecule, including stereochemistry."""
+    return str(rdkit().MolToSmiles(molecule))
 
 
 def canonical(smiles: str) -> str | None:
-    """The canonical SMILES, including stereochemistry; None if the string is invalid."""
-    return None if (molecule := parse(smiles)) is None else str(_chem().MolToSmiles(molecule))
+    """The canonical SMILES of a string; None if it is invalid."""
+    return None if (molecule := parse(smiles)) is None else to_smiles(molecule)
 
 
 def invalid_reason(smiles: str) -> str:
     """RDKit's explanation of why a string is not a valid molecule; empty if it is valid."""
     if parse(smiles) is not None:
         return ""
-    parts, chem = smiles.split(), _chem()
+    parts, chem = smiles.split(), rdkit()
     if not parts:
         return "empty"
     if len(parts) > 1:
@@ -98,7 +104,7 @@ def randomized_smiles(smiles: str, n: int, *, seed: int) -> list[str]:
     """Draw `n` randomized SMILES of a molecule. RDKit requires a positive seed."""
     if (molecule := parse(smiles)) is None:
         raise InputError(f"{smiles!r} is not a valid molecule; it has no randomized SMILES")
-    return [str(text) for text in _chem().MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
+    return [str(text) for text in rdkit().MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
 
 
 def split_smiles(smiles: str) -> list[str]:

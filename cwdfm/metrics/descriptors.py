@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.properties import PROPERTIES, Report, map_molecules, rdkit
-from cwdfm.data.smiles import canonical, parse
+from cwdfm.data.properties import PROPERTIES, Report, map_molecules
+from cwdfm.data.smiles import canonical, parse, rdkit, to_smiles
 from cwdfm.metrics.filters import passes_filters
 from cwdfm.metrics.tanimoto import pack_bits
 
@@ -117,15 +117,14 @@ def _morgan() -> Any:
 
 def fragments(molecule: Any) -> list[str]:
     """The parts of a molecule between its BRICS bonds (Degen et al. 2008), as SMILES."""
-    chem = rdkit("Chem")
-    return str(chem.MolToSmiles(chem.FragmentOnBRICSBonds(molecule))).split(".")
+    return to_smiles(rdkit().FragmentOnBRICSBonds(molecule)).split(".")
 
 
 def scaffold(molecule: Any) -> str | None:
     """The Murcko scaffold (rings and linkers) as SMILES; None for fewer than two rings."""
     core = rdkit("Chem.Scaffolds.MurckoScaffold").GetScaffoldForMol(molecule)
     rings = core.GetRingInfo().NumRings() if core.GetNumAtoms() else 0
-    return str(rdkit("Chem").MolToSmiles(core)) if rings > 1 else None
+    return to_smiles(core) if rings > 1 else None
 
 
 def synthetic_accessibility(text: str) -> float:

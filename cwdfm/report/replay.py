@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.smiles import SmilesTokenizer, parse
+from cwdfm.data.smiles import SmilesTokenizer, parse, rdkit
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError, NotInstalled, load_extra
+from cwdfm.errors import InputError, NotInstalled
 from cwdfm.solver.recording import Recording
 
 MASK_LABEL = "\u2591"  # a light shade block
@@ -183,7 +183,7 @@ def _svg(smiles: str) -> str | None:
     """An SVG drawing, or None if the string is not a valid molecule."""
     if (molecule := parse(smiles)) is None:
         return None
-    draw = load_extra("rdkit.Chem.Draw.rdMolDraw2D", "molecules")
+    draw = rdkit("Chem.Draw.rdMolDraw2D")
     drawer = draw.MolDraw2DSVG(240, 180)
     drawer.drawOptions().clearBackground = False
     draw.PrepareAndDrawMolecule(drawer, molecule)

@@ -17,8 +17,8 @@ from cwdfm.data import (
     load,
     reads_text,
 )
-from cwdfm.data.dataset import SEED
 from cwdfm.data.molecule_files import LINE_SUFFIXES
+from cwdfm.data.molecules import Preparation
 from cwdfm.data.readers import file_type, is_table
 from cwdfm.data.text.corpora import Text8
 from cwdfm.errors import InputError, NotInstalled
@@ -80,4 +80,4 @@ def _check_molecules(file: SmilesFile, length: int | None) -> None:
     """Raise an error if a short file contains no molecules."""
     with suppress(NotInstalled):  # the task itself reports it
         if len(list(file.rows(_MANY_LINES))) < _MANY_LINES:
-            file.prepare(length=length or _LONG, limit=None, seed=SEED)  # raises
+            file.prepare(Preparation(length or _LONG))  # raises
