@@ -160,11 +160,13 @@ def read_samples(path: Path, column: str | None = None) -> SampleFile:
 
 def _column(path: Path, text: str, column: str | None) -> list[str]:
     """The texts of a CSV file. An unclosed quote is an error because it would swallow rows."""
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    limit = csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the whole process
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
         raise InputError(f"{path} is not a CSV file ({error}); check its quotes") from error
+    finally:
+        csv.field_size_limit(limit)
     names = {str(name).lower(): name for name in reversed(rows[0])} if rows else {"text": "text"}
     requested = ("text", "smiles") if column is None else (column.lower(),)
     selected = next((names[name] for name in requested if name in names), None)
