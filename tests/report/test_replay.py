@@ -46,6 +46,12 @@ def record(source: Source, *, weight: Neighbor | None = None, **options: object)
     )
 
 
+def recorded(source: Source, **options: Any) -> Recording:
+    recording = record(source, **options).recording
+    assert recording is not None
+    return recording
+
+
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
 @pytest.mark.parametrize("weight", [None, Neighbor(radius=1)], ids=["plain", "neighbor"])
 def test_a_recording_matches_the_sampled_states(source: Source, weight: Neighbor | None) -> None:
@@ -94,8 +100,7 @@ def test_every_solver_can_be_recorded(name: str) -> None:
 
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
 def test_entropies_and_alternatives_are_the_models(source: Source) -> None:
-    recording = record(source, record=3).recording
-    assert recording is not None
+    recording = recorded(source, record=3)
     assert len(recording.move_step)
     for m, step in enumerate(recording.move_step):
         r, i = recording.move_sequence[m], recording.move_position[m]
@@ -109,8 +114,7 @@ def test_entropies_and_alternatives_are_the_models(source: Source) -> None:
 
 
 def test_weights_average_to_one_over_masked_positions() -> None:
-    recording = record(MaskSource(VOCAB), weight=Neighbor(radius=1), record=3).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), weight=Neighbor(radius=1), record=3)
     alphas = recording.alphas()
     for step in range(STEPS - 1):  # the last step moves everything, without weights
         for r, row in enumerate(recording.at(step) == VOCAB):
@@ -120,8 +124,7 @@ def test_weights_average_to_one_over_masked_positions() -> None:
 
 
 def test_a_saved_recording_loads(tmp_path: Path) -> None:
-    recording = record(MaskSource(VOCAB), record=True).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), record=True)
     recording = replace(recording, labels={"tokenizer": TOKENIZER, "name": "Euler"})
     recording.save(tmp_path / "a.npz")
     again = Recording.load(tmp_path / "a.npz")
@@ -131,8 +134,7 @@ def test_a_saved_recording_loads(tmp_path: Path) -> None:
 
 
 def test_damaged_recordings_are_rejected(tmp_path: Path) -> None:
-    recording = record(MaskSource(VOCAB), record=2).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), record=2)
     path = tmp_path / "a.npz"
     none = {name: getattr(recording, name)[:, :0] for name in ("entropy", "alpha")}
     for change in (
@@ -156,8 +158,7 @@ def test_damaged_recordings_are_rejected(tmp_path: Path) -> None:
 
 
 def test_a_recording_with_any_damaged_byte_loads_or_is_rejected(tmp_path: Path) -> None:
-    recording = record(MaskSource(VOCAB), record=1).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), record=1)
     path, rng, rejected = tmp_path / "a.npz", np.random.default_rng(0), 0
     recording.save(path)
     whole = path.read_bytes()
@@ -177,8 +178,7 @@ def test_a_recording_with_any_damaged_byte_loads_or_is_rejected(tmp_path: Path) 
 def test_other_formats_and_huge_recordings_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = record(MaskSource(VOCAB), record=2).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), record=2)
     path = tmp_path / "a.npz"
     monkeypatch.setattr("cwdfm.solver.recording.FORMAT", 2)
     recording.save(path)
@@ -212,8 +212,7 @@ def test_a_recording_too_large_to_load_is_rejected_before_the_first_step() -> No
 
 
 def test_a_recording_without_a_tokenizer_shows_ids() -> None:
-    recording = record(UniformSource(VOCAB), record=1).recording
-    assert recording is not None
+    recording = recorded(UniformSource(VOCAB), record=1)
     page = replay_page([recording])
     assert " ".join(map(str, recording.tokens[0].tolist())) in page
 
@@ -222,8 +221,7 @@ def test_a_recording_without_a_tokenizer_shows_ids() -> None:
     "tokenizer", [{"kind": "new"}, {"kind": "smiles"}, CharacterTokenizer.build(["a"]).to_json()]
 )
 def test_a_tokenizer_that_does_not_fit_names_the_recording(tokenizer: object) -> None:
-    recording = record(UniformSource(VOCAB), record=1).recording
-    assert recording is not None
+    recording = recorded(UniformSource(VOCAB), record=1)
     with pytest.raises(InputError, match="euler, 12 steps"):
         replay_page(
             [replace(recording, labels={"tokenizer": tokenizer, "name": "euler, 12 steps"})]
