@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from cwdfm.data.loader import DATASETS, find_molecules, load, reads_text
 from cwdfm.data.molecules import Molecules
 from cwdfm.data.randomized import is_randomized
 from cwdfm.data.readers import readable, reported
-from cwdfm.data.smiles import SmilesTokenizer, canonical
+from cwdfm.data.smiles import CanonicalSet, SmilesTokenizer, canonical
 from cwdfm.errors import InputError
 from cwdfm.files import write_json
 from cwdfm.provenance import package_version
@@ -30,6 +31,15 @@ class ReferenceMolecules:
     report: dict[str, int]  # counts of rows
     source: dict[str, Any]  # identifies the data
     fingerprint: str
+
+    @cached_property
+    def known(self) -> CanonicalSet:
+        """The training set, for membership tests."""
+        return CanonicalSet(self.training)
+
+    def compared(self, limit: int) -> list[str]:
+        """At most `limit` held-out molecules, or training molecules if none are held out."""
+        return (self.held_out or self.training)[:limit]
 
 
 def load_reference(

@@ -73,6 +73,10 @@ def canonical(smiles: str) -> str | None:
     return None if (molecule := parse(smiles)) is None else to_smiles(molecule)
 
 
+class CanonicalSet(frozenset[str]):
+    """A set of SMILES strings that are known to be canonical."""
+
+
 def invalid_reason(smiles: str) -> str:
     """RDKit's explanation of why a string is not a valid molecule; empty if it is valid."""
     if parse(smiles) is not None:

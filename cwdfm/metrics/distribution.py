@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.errors import check_integer, check_strings, load_extra
+from cwdfm.errors import check_strings, load_extra
 from cwdfm.metrics.chemnet import Moments, activations
 from cwdfm.metrics.descriptors import Bags, Descriptors
 from cwdfm.metrics.reference_statistics import Progress, ReferenceStatistics
@@ -47,9 +47,8 @@ class DistributionScores:
 
     def to_json(self) -> dict[str, Any]:
         scores = {name: {"value": value, "std": std} for name, (value, std) in self.scores.items()}
-        means = {
-            n: {"mean": x.mean(), "std": x.std()} for n, x in self.properties.items() if len(x)
-        }
+        filled = ((name, x) for name, x in self.properties.items() if len(x))
+        means = {name: {"mean": x.mean(), "std": x.std()} for name, x in filled}
         return {"scores": scores, "properties": means}
 
 
@@ -58,8 +57,6 @@ def distribution_scores(
     references: Mapping[str, ReferenceStatistics],
     training: Set[str] | None = None,
     *,
-    replicates: int = REPLICATES,
-    seed: int = 0,
     workers: int = 1,
     progress: Progress = lambda *_: None,
 ) -> DistributionScores:
@@ -75,7 +72,6 @@ def distribution_scores(
     progress: called with the current stage, the number of molecules done, and their total.
     """
     check_strings("samples", samples, "SMILES strings")
-    check_integer("replicates", replicates, 2)
     described = Descriptors.of(
         samples,
         workers=workers,
@@ -84,14 +80,11 @@ def distribution_scores(
     n, distinct = len(described), set(described.smiles)
     scores = {"valid": _share(n, len(samples))}
     for name, k in UNIQUE.items():
-        if n >= k:
-            scores[name] = (
-                len(set(described.smiles[:k])) / k,
-                None,
-            )  # resampling would add duplicates
+        if n >= k:  # no standard deviation, because resampling would add duplicates
+            scores[name] = len(set(described.smiles[:k])) / k, None
     if not n:
         return DistributionScores(scores, described.properties)
-    bootstrap = _Bootstrap.of(n, replicates, seed)
+    bootstrap = _Bootstrap.of(n)
     compare = partial(_similarities, described.fingerprints, workers=workers, progress=progress)
     if n > 1:
         x_ND = activations(described.smiles, lambda done: progress("ChemNet", done, n))
@@ -126,11 +119,11 @@ def distribution_scores(
 class _Bootstrap:
     """Bootstrap weights of n molecules: ones, then the number of draws in each replicate."""
 
-    weights: NDArray[np.int64]  # [1 + replicates, n]
+    weights: NDArray[np.int64]  # [1 + REPLICATES, n]
 
     @classmethod
-    def of(cls, n: int, replicates: int, seed: int) -> Self:
-        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), replicates)
+    def of(cls, n: int) -> Self:
+        drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), REPLICATES)
         return cls(np.concatenate([np.ones((1, n), drawn.dtype), drawn]))
 
     def estimate(self, statistic: Callable[[NDArray[Any]], float]) -> Estimate:

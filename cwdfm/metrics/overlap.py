@@ -50,13 +50,12 @@ def ngram_overlap(
     *,
     ngrams: tuple[int, ...] = NGRAMS,
     folds: int = 5,
-    limit: int | None = None,
 ) -> Overlap:
     """Compare samples [B, N] with training windows [M, N'], which may be a memory-mapped file.
 
-    n-grams longer than a sample or a window are skipped. If `limit` is set, only the first `limit`
-    training tokens are searched. n-grams are compared by 64-bit hashes: with a million sample
-    n-grams and a billion training tokens, the probability of any false match is 10^-4.
+    n-grams longer than a sample or a window are skipped. n-grams are compared by 64-bit hashes:
+    with a million sample n-grams and a billion training tokens, the probability of any false match
+    is 10^-4.
     """
     x_BN = token_ids(samples, "samples")
     if not isinstance(training, Tensor | np.ndarray) or training.ndim != 2 or not len(training):
@@ -66,12 +65,8 @@ def ngram_overlap(
         )
     for n in ngrams:
         check_integer("ngrams", n)
-    width = training.shape[1]
-    if limit is not None:
-        check_integer("limit", limit)
-        training = training[: max(1, limit // width)]
     slices = fold_slices(len(x_BN), folds)
-    sizes = [n for n in ngrams if n <= min(x_BN.shape[1], width)]
+    sizes = [n for n in ngrams if n <= min(x_BN.shape[1], training.shape[1])]
     hashes = {n: _Windows(x_BN).hashes(n) for n in sizes}
     known = {n: np.unique(hashes[n]) for n in sizes}
     found = {n: np.zeros(len(known[n]), dtype=bool) for n in sizes}
@@ -82,7 +77,7 @@ def ngram_overlap(
     for n in sizes:
         seen_BM = found[n][np.searchsorted(known[n], hashes[n])]
         shares[n] = mean_estimate(seen_BM.mean(1), slices)
-    return Overlap(shares, int(training.shape[0] * width))
+    return Overlap(shares, int(training.shape[0] * training.shape[1]))
 
 
 def _mark(found: NDArray[np.bool_], known: NDArray[np.uint64], other: NDArray[np.uint64]) -> None:

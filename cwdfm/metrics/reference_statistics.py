@@ -128,6 +128,6 @@ def reference_statistics(
             name: load(name, MOSES.origin(), partial(cls.of_moses, name, workers, progress))
             for name in TEST_SETS
         }
-    smiles = (reference.held_out or reference.training)[:MAX_MOLECULES]
+    smiles = reference.compared(MAX_MOLECULES)
     make = partial(cls.of, smiles, workers, progress)
     return {"Test": load("Test", content_digest(smiles), make)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ _NOT_PERPLEXITY = (
     "overlap_tokens",
 )
 
-_Score = Perplexity | Mauve | Overlap
+S = TypeVar("S", Perplexity, Mauve, Overlap)
 
 
 @dataclass(frozen=True)
@@ -122,18 +122,15 @@ class TextScorer:
 
     def score(self, passages: Passages) -> TextScores:
         """Compute the scores of a set, or read them from the cache."""
-        perplexity = mauve = None
+        perplexity = mauve = overlap = None
         if self.settings.has_evaluator:
             key = self._perplexity_key(passages)
-            stored = self._cached(key, lambda: self._perplexity(passages))
-            perplexity = Perplexity.from_json(stored)
+            perplexity = self._cached(Perplexity, key, lambda: self._perplexity(passages))
         if self.has_mauve(passages):
-            key = self._mauve_key(passages)
-            mauve = Mauve.from_json(self._cached(key, lambda: self._mauve(passages)))
-        overlap = None
+            mauve = self._cached(Mauve, self._mauve_key(passages), lambda: self._mauve(passages))
         if self.training is not None:
-            stored = self._cached(self._overlap_key(passages), lambda: self._overlap(passages))
-            overlap = Overlap.from_json(stored)
+            key = self._overlap_key(passages)
+            overlap = self._cached(Overlap, key, lambda: self._overlap(passages))
         statistics = text_statistics(passages.tokens, folds=self.settings.folds)
         return TextScores(perplexity, statistics, mauve, overlap)
 
@@ -169,11 +166,11 @@ class TextScorer:
         assert self.reference is not None
         return self.features.features(self.reference.texts)
 
-    def _cached(self, key: dict[str, Any], compute: Callable[[], _Score]) -> Any:
+    def _cached(self, cls: type[S], key: dict[str, Any], compute: Callable[[], S]) -> S:
         if (stored := self.cache.json(key)) is None:
             stored = compute().to_json()
             self.cache.put_json(key, stored)
-        return stored
+        return cls.from_json(stored)
 
     def _perplexity(self, passages: Passages) -> Perplexity:
         s = self.settings

@@ -25,6 +25,7 @@ from cwdfm.data import (
     TokenData,
     canonical,
     load,
+    load_reference,
     randomize,
     split_smiles,
     tokenizer_from_json,
@@ -32,7 +33,6 @@ from cwdfm.data import (
 from cwdfm.data.molecules import REASONS, PackagedMolecules, Preparation, pack, split
 from cwdfm.data.qm9 import QM9
 from cwdfm.data.smiles import invalid_reason
-from cwdfm.report.molecules import MoleculeReference
 
 pytest.importorskip("rdkit")
 needs_qm9 = pytest.mark.skipif(not importlib.util.find_spec("qm9pack"), reason="needs qm9pack")
@@ -307,7 +307,8 @@ def test_package_files_are_limited_by_split_and_hashed_by_content(
     monkeypatch.syspath_prepend(tmp_path)
     files: tuple[tuple[str, Split | None], ...]
     files = (("a.csv", "train"), ("b.csv", "train"), ("c.csv", "valid"))
-    mine = PackagedMolecules("mine", 8, None, "chemist", "chemist", "?", files)
+    place: dict[str, Any] = {"package": "chemist", "module": "chemist", "install": "?"}
+    mine = PackagedMolecules(name="mine", length=8, files=files, **place)
     whole = mine.prepare(Preparation(8, seed=0))
     assert sorted(whole.texts("train")) == ["C", "CC", "CF", "CN", "CO"]
     assert sorted(whole.texts("valid")) == ["CCC", "CCN", "CCO"]  # without the one trained on
@@ -731,8 +732,7 @@ def test_text_cannot_be_randomized(tmp_path: Path) -> None:
 @needs_qm9
 def test_reference_recognizes_randomized_molecules(some: TokenData, tmp_path: Path) -> None:
     randomize(some, 2).save(tmp_path / "randomized.npz")
-    found = MoleculeReference.load(str(tmp_path / "randomized.npz"))
-    assert found is not None
+    found = load_reference(str(tmp_path / "randomized.npz"))
     assert set(found.training) == set(some.texts("train"))
 
 

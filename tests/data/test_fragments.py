@@ -264,13 +264,7 @@ def test_samples_without_the_fragment_are_counted(
 def test_command_line_errors(tmp_path: Path) -> None:
     sample = ("sample", "qm9-mask-small", "--n", 2, "--steps", 2, "--out", tmp_path / "a.smi")
     for words, message in (
-        (
-            (
-                "--scaffold",
-                "C(",
-            ),
-            "is not a valid molecule",
-        ),
+        (("--scaffold", "C("), "is not a valid molecule"),
         (("--scaffold", "CCP"), "vocabulary of the model: P"),
         (("--scaffold", "CC", "--template", "C*"), "--scaffold and --template cannot be combined"),
         (("--grow", "*C*"), "has 2 marks"),

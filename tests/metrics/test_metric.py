@@ -7,9 +7,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from cwdfm.data.smiles import canonical
+from cwdfm.data.smiles import CanonicalSet, canonical
 from cwdfm.errors import InputError
-from cwdfm.metrics.molecule import CanonicalSet, FoldCounts, canonical_set, histograms
+from cwdfm.metrics.molecule import FoldCounts, canonical_set, histograms
 from cwdfm.metrics.molecule import score_molecules as score
 from tests.support.smiles import INVALID_SMILES
 

@@ -704,8 +704,6 @@ def test_wrong_input(
         ([good, *no_evaluator, tmp_path / "nowhere"], "there is no folder"),
         ([good, *no_evaluator, tmp_path / "no.gguf"], "there is no GGUF file"),
         ([good, *no_evaluator, tmp_path / "full"], "has no config.json"),
-        ([good, *no_evaluator, "nobody/nothing"], "Hugging Face hub"),
-        ([good, *out, "--no-retokenize"], "and the samples have different vocabularies"),
         ([good, *out, "--data", "qm9"], "require a SmilesTokenizer"),
         ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
         ([foreign, *out, "--data", data], "and the samples have different vocabularies"),
