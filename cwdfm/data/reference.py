@@ -37,6 +37,12 @@ class ReferenceMolecules:
         """The training set, for membership tests."""
         return CanonicalSet(self.training)
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """The provenance of the molecules, as stored with scores."""
+        origin = {"source": self.source, "fingerprint": self.fingerprint}
+        return {"name": self.name, "rows": self.report, **origin}
+
     def compared(self, limit: int) -> list[str]:
         """At most `limit` held-out molecules, or training molecules if none are held out."""
         return (self.held_out or self.training)[:limit]

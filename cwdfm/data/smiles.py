@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,18 +49,25 @@ def parse(smiles: str) -> Any:
     """
     if not isinstance(smiles, str):
         raise InputError(f"a SMILES must be a string, got {describe(smiles)}")
-    chem = rdkit()
-    parts = smiles.split()
-    if len(parts) != 1 or len(parts[0]) > MAX_CHARACTERS or not _printable(parts[0]):
+    chem, text = rdkit(), smiles.strip()
+    if _invalid_text(text):
         return None
     with chem.rdBase.BlockLogs():  # RDKit logs every invalid string to stderr
-        molecule = chem.MolFromSmiles(parts[0])
+        molecule = chem.MolFromSmiles(text)
     return molecule if molecule is not None and molecule.GetNumAtoms() else None
 
 
-def _printable(text: str) -> bool:
-    """Whether a text is printable ASCII. RDKit would ignore everything after a null character."""
-    return text.isascii() and text.isprintable()
+def _invalid_text(text: str) -> str:
+    """Why a text is rejected without asking RDKit; empty if it is not."""
+    if not text:
+        return "empty"
+    if len(text.split()) > 1:
+        return "white space"
+    if len(text) > MAX_CHARACTERS:
+        return f"longer than {MAX_CHARACTERS:,} characters"
+    if not (text.isascii() and text.isprintable()):  # RDKit stops reading at a null character
+        return "characters other than printable ASCII"
+    return ""
 
 
 def to_smiles(molecule: Any) -> str:
@@ -81,19 +88,13 @@ def invalid_reason(smiles: str) -> str:
     """RDKit's explanation of why a string is not a valid molecule; empty if it is valid."""
     if parse(smiles) is not None:
         return ""
-    parts, chem = smiles.split(), rdkit()
-    if not parts:
-        return "empty"
-    if len(parts) > 1:
-        return "white space"
-    if len(parts[0]) > MAX_CHARACTERS:
-        return f"longer than {MAX_CHARACTERS:,} characters"
-    if not _printable(parts[0]):
-        return "characters other than printable ASCII"
+    chem, text = rdkit(), smiles.strip()
+    if reason := _invalid_text(text):
+        return reason
     log = io.StringIO()
     chem.rdBase.LogToPythonStderr()
     with redirect_stderr(log):
-        molecule = chem.MolFromSmiles(parts[0], sanitize=False)
+        molecule = chem.MolFromSmiles(text, sanitize=False)
         problems = [] if molecule is None else chem.DetectChemistryProblems(molecule)
     chem.rdBase.LogToCppStreams()
     if problems:
@@ -191,12 +192,7 @@ class MoleculeTokenizer(Tokenizer):
 
     def pack(self, ids: list[int], length: int) -> list[int]:
         """`<bos> ids <eos> <pad> ...`, padded to `length`."""
-        if len(ids) + 2 > length:
-            raise InputError(
-                f"{len(ids)} tokens with <bos> and <eos> do not fit into length {length}; "
-                f"leave the sequence out or use length >= {len(ids) + 2}"
-            )
-        return [self.bos_id, *ids, self.eos_id] + [self.pad_id] * (length - len(ids) - 2)
+        return cast(list[int], self.frame(ids, length, whole=True))
 
     def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
         """One molecule per sequence, with its own padding."""
@@ -216,7 +212,8 @@ class MoleculeTokenizer(Tokenizer):
         if len(ids) + 2 > length:
             raise InputError(
                 f"{len(ids)} tokens are given, but sequences of length {length} have room for "
-                f"{length - 2} besides <bos> and <eos>; give fewer tokens"
+                f"{length - 2} besides <bos> and <eos>; give fewer tokens, or use length >= "
+                f"{len(ids) + 2}"
             )
         rest = length - len(ids) - 1
         end = [self.eos_id] + [self.pad_id] * (rest - 1) if whole else [None] * rest

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -29,16 +29,6 @@ from cwdfm.metrics.text_model import load_text_model, token_budget
 MIN_SAMPLES, RECOMMENDED_SAMPLES = 20, 1000
 SCALING = 5.0  # the paper's constant c
 SEED = 25  # of the clustering and of the resampling; the default of the package
-
-
-class FeatureModel(Protocol):
-    """A model that maps texts to features: `LoadedEvaluatorLM` or `Embedder`."""
-
-    def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Features [B, D], one row per text."""
-
-    def conventions(self) -> dict[str, Any]:
-        """The settings to report with a result."""
 
 
 class Embedder:
@@ -119,9 +109,10 @@ def mauve_score(
     buckets: int | None = None,
     resamples: int = 5,
 ) -> Mauve:
-    """Compute MAUVE between samples and reference, both as features [B, D] of a `FeatureModel`.
+    """Compute MAUVE between samples and reference, both as features [B, D] of the same model.
 
-    `buckets` defaults to a tenth of the size of the smaller set.
+    The model is a `LoadedEvaluatorLM` or an `Embedder`. `buckets` defaults to a tenth of the size
+    of the smaller set.
     """
     check_integer("resamples", resamples, 0)
     _check_features("samples", samples)

@@ -28,14 +28,8 @@ from cwdfm.report.text_data import TextSettings
 from cwdfm.report.text_scores import CACHE
 
 MOLECULES = SmilesTokenizer.kind
-KINDS = (
-    MOLECULES,
-    ByteTokenizer.kind,
-    CharacterTokenizer.kind,
-    FastTokenizer.kind,
-    RowTokenizer.kind,
-    TEXT,
-)
+TEXTS = (ByteTokenizer, CharacterTokenizer, FastTokenizer, RowTokenizer)
+KINDS = (MOLECULES, *(tokenizer.kind for tokenizer in TEXTS), TEXT)
 
 
 def evaluate(

@@ -125,13 +125,7 @@ def evaluate_molecules(
         scores={
             "rdkit": package_version("rdkit"),
             "fold_size": fold_size,
-            "data": reference
-            and {
-                "name": reference.name,
-                "rows": reference.report,
-                "source": reference.source,
-                "fingerprint": reference.fingerprint,
-            },
+            "data": reference.about if reference else None,
             "compared_with": {name: len(found) for name, found in against.items()},
             "sets": [s.to_json() for s in scored],
         },

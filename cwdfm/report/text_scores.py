@@ -16,7 +16,7 @@ from cwdfm.cache import Cache
 from cwdfm.errors import InputError, load_extra
 from cwdfm.metrics.evaluator import LoadedEvaluatorLM
 from cwdfm.metrics.folds import fold_slices
-from cwdfm.metrics.mauve import MIN_SAMPLES, Embedder, FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.mauve import MIN_SAMPLES, Embedder, Mauve, mauve_score
 from cwdfm.metrics.overlap import Overlap, ngram_overlap
 from cwdfm.metrics.perplexity import END, Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
@@ -153,7 +153,7 @@ class TextScorer:
             ) from error
 
     @cached_property
-    def features(self) -> FeatureModel:
+    def features(self) -> LoadedEvaluatorLM | Embedder:
         """The feature model of MAUVE, loaded on first use."""
         name = self.settings.mauve
         if name == "evaluator":

@@ -160,7 +160,7 @@ def test_a_stored_tokenizer_is_small_and_guarded(gpt2: TextTokenizer) -> None:
 @needs_gpt2
 @pytest.mark.parametrize("unit", ["word ", "line\n", "ACGT", "你好"])
 def test_long_texts_are_encoded_in_pieces(gpt2: TextTokenizer, unit: str) -> None:
-    """The memory of an encoder is bounded, and only texts without spaces are tokenized anew."""
+    """Memory is bounded, and only the ids of texts without spaces may change."""
     text = unit * 400
     pieces = list(gpt2.split_text(text, 100, most=200))
     assert "".join(pieces) == text

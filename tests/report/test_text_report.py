@@ -19,7 +19,7 @@ from cwdfm.data import ByteTokenizer, FastTokenizer, TextFiles, load, prepare
 from cwdfm.errors import InputError
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate
-from cwdfm.metrics.mauve import Embedder, FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.mauve import Embedder, Mauve, mauve_score
 from cwdfm.metrics.overlap import Overlap, ngram_overlap
 from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
@@ -64,7 +64,9 @@ def run(*arguments: object) -> dict[str, Any]:
     return scores
 
 
-def mauve(texts: list[str], reference: list[str], model: FeatureModel) -> dict[str, Any]:
+def mauve(
+    texts: list[str], reference: list[str], model: LoadedEvaluatorLM | Embedder
+) -> dict[str, Any]:
     found = mauve_score(model.features(texts), model.features(reference))
     return replace(found, features=model.conventions()).to_json()
 
@@ -131,7 +133,7 @@ def test_options_reach_the_evaluator(tmp_path: Path, evaluator: Path) -> None:
 def test_sample_then_evaluate(
     tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the sampler writes is what the report reads; text that is not prepared will do."""
+    """The report reads what the sampler writes, and accepts reference text that is not prepared."""
     pytest.importorskip("mauve")
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
     tiny_model(ByteTokenizer()).save_pretrained(tmp_path / "model")
@@ -157,7 +159,7 @@ def test_sample_then_evaluate(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that an evaluator scores and makes features of, from now on."""
+    """Record how many texts the evaluator scores or computes features of."""
     seen: list[str] = []
     score, features = LoadedEvaluatorLM.score, LoadedEvaluatorLM.features
 

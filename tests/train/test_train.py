@@ -97,9 +97,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ended(target: Callable[..., None], *arguments: object) -> int | None:
-    """How a process of its own ends.
+    """Call a function in a new process; returns its exit code.
 
-    All begin as copies of one that has imported everything: that takes longer than the training.
+    The processes are forked from one with all imports, which take longer than the training.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([target.__module__])

@@ -18,7 +18,6 @@ from cwdfm.data.text.hub import HubCorpus
 from cwdfm.errors import reject_options
 
 _TITLE = re.compile(r" ?= [^=](.*[^=])? = ?")
-_CUTS = {"train": (0, 90), "valid": (90, 95), "test": (95, 100)}  # percent of text8
 _THREE_PARTS = (("train", "train"), ("valid", "validation"), ("test", "test"))
 
 # 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split. The last
@@ -87,30 +86,17 @@ WIKITEXT_2, WIKITEXT_103 = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Text8(Corpus):
-    """100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text.
-
-    Published copies differ in their splits. The text from the hub or a local folder (`text8.txt`)
-    is therefore joined and split again: the first 90% for training, the next 5% for validation and
-    the last 5% for testing.
-    """
-
-    hub: HubCorpus
-
-    @property
-    def part_names(self) -> tuple[str, ...]:
-        return tuple(_CUTS)
-
-    def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
-        text = "".join(document.text for document in self.hub.documents("all", limit)).strip("\n")
-        for name in ("train", "valid") if part is None else (part,):
-            start, stop = (len(text) * percent // 100 for percent in _CUTS[name])
-            split: Split = "train" if part is None and name == "train" else "valid"
-            yield Document(text[start:stop], split)
-
-    def origin(self) -> dict[str, Any]:
-        return self.hub.origin()
+# 100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text. Published
+# copies differ in their splits, so the text from the hub or a local folder (`text8.txt`) is joined
+# and split again.
+TEXT8 = HubCorpus(
+    name="text8",
+    tokenizer="chars",
+    length=256,
+    path="afmck/text8",
+    parts=(("all", "all"),),
+    ranges=(("train", (0, 90)), ("valid", (90, 95)), ("test", (95, 100))),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +116,6 @@ class PythonTopics(Corpus):
         return {"python": platform.python_version()}
 
 
-_TEXT8 = HubCorpus(name="text8", path="afmck/text8", parts=(("all", "all"),))
-TEXT8 = Text8(name="text8", tokenizer="chars", length=256, hub=_TEXT8)
 PYTHON_TOPICS = PythonTopics(name="python-topics", tokenizer="bytes", length=128)
 
 _ALL: tuple[Corpus, ...] = (
@@ -164,8 +148,6 @@ def find_corpus(
     fixed = f"for a user's files, but {corpus.name!r} has a fixed format"
     reject_options(fixed, column=column, documents=documents)
     local = None if folder is None else Path(folder)
-    if isinstance(corpus, Text8):
-        return replace(corpus, hub=replace(corpus.hub, folder=local, streaming=streaming))
     if isinstance(corpus, HubCorpus):
         return replace(corpus, folder=local, streaming=streaming)
     off_hub = f"for corpora on the hub, which {corpus.name!r} is not"
