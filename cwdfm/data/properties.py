@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from cwdfm.data.smiles import rdkit
+from cwdfm.data.smiles import parse, rdkit
 from cwdfm.data.text.encode import GUARD, exit_with_parent
 from cwdfm.errors import RunError
 
@@ -26,6 +26,11 @@ PROPERTIES: dict[str, Callable[[Any], float]] = {
     "TPSA": lambda m: float(rdkit("Chem.rdMolDescriptors").CalcTPSA(m)),
     "rings": lambda m: float(m.GetRingInfo().NumRings()),
 }
+
+
+def property_of(name: str, smiles: str) -> float:
+    """One of the `PROPERTIES` of a valid SMILES."""
+    return PROPERTIES[name](parse(smiles))
 
 
 def map_molecules(

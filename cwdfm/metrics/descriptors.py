@@ -125,8 +125,3 @@ def scaffold(molecule: Any) -> str | None:
     core = rdkit("Chem.Scaffolds.MurckoScaffold").GetScaffoldForMol(molecule)
     rings = core.GetRingInfo().NumRings() if core.GetNumAtoms() else 0
     return to_smiles(core) if rings > 1 else None
-
-
-def synthetic_accessibility(text: str) -> float:
-    """The SA score of a valid SMILES."""
-    return PROPERTIES["SA"](parse(text))

@@ -128,9 +128,11 @@ class TextScorer:
             perplexity = self._cached(Perplexity, key, lambda: self._perplexity(passages))
         if self.has_mauve(passages):
             mauve = self._cached(Mauve, self._mauve_key(passages), lambda: self._mauve(passages))
-        if self.training is not None:
-            key = self._overlap_key(passages)
-            overlap = self._cached(Overlap, key, lambda: self._overlap(passages))
+        if (training := self.training) is not None:
+            key, folds = self._overlap_key(passages), self.settings.folds
+            overlap = self._cached(
+                Overlap, key, lambda: ngram_overlap(passages.tokens, training, folds=folds)
+            )
         statistics = text_statistics(passages.tokens, folds=self.settings.folds)
         return TextScores(perplexity, statistics, mauve, overlap)
 
@@ -191,10 +193,6 @@ class TextScorer:
             features = self.features.features(passages.texts)
             score = mauve_score(features, self._reference_features)
         return replace(score, features=self.features.conventions())
-
-    def _overlap(self, passages: Passages) -> Overlap:
-        assert self.training is not None
-        return ngram_overlap(passages.tokens, self.training, folds=self.settings.folds)
 
     @cached_property
     def _training_digest(self) -> str:

@@ -118,9 +118,9 @@ def test_counted_by_hand(tmp_path: Path, data: str, capsys: pytest.CaptureFixtur
 def test_training_on_other_data_than_the_default_is_noted(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reference = load_reference(data)
     monkeypatch.setattr("cwdfm.report.molecules.load_reference", lambda _, **__: reference)
     monkeypatch.setattr("cwdfm.report.molecules.pictures", lambda *_: ((), ()))
-    reference = load_reference(data)
     head: dict[str, Any] = {"options": OPTIONS}
     note = "Novel molecules are those not in qm9, but small was trained on my.csv"
     mine, other = {"data": "my.csv"}, {"data": "qm9"}
@@ -541,7 +541,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         ([good, again, *out], "have the same seed (0) and settings"),
         ([good, good, *out], "a.jsonl are identical, so their samples would count twice"),
         ([good, copy, *out], "would count twice"),
-        ([text, *out], "samples of kind 'music'; supported are 'smiles'"),
+        ([text, *out], "samples of kind 'music'; supported are 'smiles', 'bytes'"),
         ([text, smi, *out], "need separate reports"),
         ([good, *out, "--fold-size", 0], "--fold-size must be an integer >= 1, got 0"),
         ([good, *out[:2], "--data", "nothing.smi"], "neither a dataset nor a file"),

@@ -1,6 +1,6 @@
 """The named corpora, and `find_corpus`, which also accepts a user's files.
 
-To add a corpus, define a `Corpus` here or in its own file, and list it in `_ALL`.
+To add a corpus, list it in `_ALL`.
 """
 
 import platform
@@ -19,38 +19,6 @@ from cwdfm.errors import reject_options
 
 _TITLE = re.compile(r" ?= [^=](.*[^=])? = ?")
 _THREE_PARTS = (("train", "train"), ("valid", "validation"), ("test", "test"))
-
-# 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split. The last
-# 100,000 documents are used for validation, as is common in work on discrete diffusion.
-OPENWEBTEXT = HubCorpus(name="openwebtext", path="Skylion007/openwebtext", held_out=100_000)
-
-# Educational web pages from Common Crawl (Penedo et al. 2024): the sample of 10 billion tokens. It
-# has no split, so one document in 20 is held out (see `pack`).
-FINEWEB_EDU = HubCorpus(name="fineweb-edu", path="HuggingFaceFW/fineweb-edu", config="sample-10BT")
-
-# Passages whose last word depends on the entire passage (Paperno et al. 2016); each is a document.
-# The original is lowercased and word-tokenized. The word tokenization is undone.
-LAMBADA = HubCorpus(
-    name="lambada",
-    path="cimec/lambada",
-    config="plain_text",
-    parts=_THREE_PARTS,
-    detokenizer="lambada",
-    unit="lines",
-)
-
-# 30 million news sentences in random order (Chelba et al. 2013); each is a document. As is common,
-# the test split on the hub is used for validation. The revision is the hub's conversion to parquet,
-# because `datasets` no longer runs the dataset's loading script.
-LM1B = HubCorpus(
-    name="lm1b",
-    length=128,
-    path="billion-word-benchmark/lm1b",
-    revision="refs/convert/parquet",
-    parts=(("train", "train"), ("valid", "test")),
-    detokenizer="lm1b",
-    unit="lines",
-)
 
 
 def articles(rows: Iterable[str]) -> Iterator[str]:
@@ -71,34 +39,6 @@ def articles(rows: Iterable[str]) -> Iterator[str]:
         yield "\n".join(article).strip("\n")
 
 
-# Verified good Wikipedia articles (Merity et al. 2016). The hub has one row per line.
-WIKITEXT_2, WIKITEXT_103 = (
-    HubCorpus(
-        name=f"wikitext-{size}",
-        path="Salesforce/wikitext",
-        config=f"wikitext-{size}-raw-v1",
-        parts=_THREE_PARTS,
-        detokenizer="wikitext",
-        unit="lines",
-        group=articles,
-    )
-    for size in (2, 103)
-)
-
-
-# 100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text. Published
-# copies differ in their splits, so the text from the hub or a local folder (`text8.txt`) is joined
-# and split again.
-TEXT8 = HubCorpus(
-    name="text8",
-    tokenizer="chars",
-    length=256,
-    path="afmck/text8",
-    parts=(("all", "all"),),
-    ranges=(("train", (0, 90)), ("valid", (90, 95)), ("test", (95, 100))),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PythonTopics(Corpus):
     """Python's help topics: English prose shipped with Python, for trying things out offline.
@@ -116,17 +56,60 @@ class PythonTopics(Corpus):
         return {"python": platform.python_version()}
 
 
-PYTHON_TOPICS = PythonTopics(name="python-topics", tokenizer="bytes", length=128)
-
 _ALL: tuple[Corpus, ...] = (
-    OPENWEBTEXT,
-    FINEWEB_EDU,
-    WIKITEXT_2,
-    WIKITEXT_103,
-    LAMBADA,
-    LM1B,
-    TEXT8,
-    PYTHON_TOPICS,
+    # 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split. The last
+    # 100,000 documents are used for validation, as is common in work on discrete diffusion.
+    HubCorpus(name="openwebtext", path="Skylion007/openwebtext", held_out=100_000),
+    # Educational web pages from Common Crawl (Penedo et al. 2024): the sample of 10 billion tokens.
+    # It has no split, so one document in 20 is held out (see `pack`).
+    HubCorpus(name="fineweb-edu", path="HuggingFaceFW/fineweb-edu", config="sample-10BT"),
+    # Verified good Wikipedia articles (Merity et al. 2016). The hub has one row per line.
+    *(
+        HubCorpus(
+            name=f"wikitext-{size}",
+            path="Salesforce/wikitext",
+            config=f"wikitext-{size}-raw-v1",
+            parts=_THREE_PARTS,
+            detokenizer="wikitext",
+            unit="lines",
+            group=articles,
+        )
+        for size in (2, 103)
+    ),
+    # Passages whose last word depends on the entire passage (Paperno et al. 2016); each is a
+    # document. The original is lowercased and word-tokenized. The word tokenization is undone.
+    HubCorpus(
+        name="lambada",
+        path="cimec/lambada",
+        config="plain_text",
+        parts=_THREE_PARTS,
+        detokenizer="lambada",
+        unit="lines",
+    ),
+    # 30 million news sentences in random order (Chelba et al. 2013); each is a document. As is
+    # common, the test split on the hub is used for validation. The revision is the hub's conversion
+    # to parquet, because `datasets` no longer runs the dataset's loading script.
+    HubCorpus(
+        name="lm1b",
+        length=128,
+        path="billion-word-benchmark/lm1b",
+        revision="refs/convert/parquet",
+        parts=(("train", "train"), ("valid", "test")),
+        detokenizer="lm1b",
+        unit="lines",
+    ),
+    # 100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text.
+    # Published copies differ in their splits, so the text from the hub or a local folder
+    # (`text8.txt`) is joined and split again.
+    HubCorpus(
+        name="text8",
+        tokenizer="chars",
+        length=256,
+        path="afmck/text8",
+        parts=(("all", "all"),),
+        ranges=(("train", (0, 90)), ("valid", (90, 95)), ("test", (95, 100))),
+    ),
+    PythonTopics(name="python-topics", tokenizer="bytes", length=128),
 )
 CORPORA = {corpus.name: corpus for corpus in _ALL}
 
