@@ -58,7 +58,7 @@ def parse(smiles: str) -> Any:
 
 
 def _invalid_text(text: str) -> str:
-    """Why a text is rejected without asking RDKit; empty if it is not."""
+    """Why a text is rejected before RDKit parses it; empty if it is not."""
     if not text:
         return "empty"
     if len(text.split()) > 1:

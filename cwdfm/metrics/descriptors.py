@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
@@ -74,7 +74,7 @@ class Descriptors:
 
         filters: apply the filters, which takes half of the time; otherwise all molecules pass.
         """
-        describe = _describe if filters else _describe_unfiltered
+        describe = partial(_describe, filters=filters)
         rows = [row for row in map_molecules(describe, texts, workers, progress) if row is not None]
         bits = [row.fingerprint for row in rows]
         values = np.array([row.properties for row in rows]).reshape(-1, len(SCORED)).T
@@ -91,13 +91,8 @@ class Descriptors:
         return len(self.smiles)
 
 
-def _describe(text: str) -> Described | None:
+def _describe(text: str, *, filters: bool) -> Described | None:
     """Describe one molecule; None if it is invalid."""
-    row = _describe_unfiltered(text)
-    return row and row._replace(passes=passes_filters(parse(row.smiles)))
-
-
-def _describe_unfiltered(text: str) -> Described | None:
     if (smiles := canonical(text)) is None or (molecule := parse(smiles)) is None:
         return None
     return Described(
@@ -106,7 +101,7 @@ def _describe_unfiltered(text: str) -> Described | None:
         fragments(molecule),
         scaffold(molecule),
         [PROPERTIES[name](molecule) for name in SCORED],
-        passes=True,
+        passes=not filters or passes_filters(molecule),
     )
 
 

@@ -179,7 +179,7 @@ def kind_of(sets: Sequence[SampleSet], default: str) -> str:
 
 
 def sampling_notes(sets: Sequence[SampleSet]) -> list[str]:
-    """Notes on options of `cwdfm sample` that scores have to be read with."""
+    """Notes on sampling options that affect how the scores should be read."""
     given = [{k for f in s.files for k, v in f.samples.options.items() if v} for s in sets]
     titles = list(zip(map(str, sets), given, strict=True))
     prompted = [title for title, options in titles if options & {"prompt", "template"}]

@@ -68,7 +68,8 @@ def test_templates_do_not_depend_on_the_smiles_of_the_fragment(name: str) -> Non
     ]
     assert len({tuple(each) for each in writings}) > 2
     for each in writings:
-        changed = replace(fragment, **dict(zip(names_of(fragment), each, strict=True)))
+        names = [field.name for field in fields(fragment) if field.type is str]
+        changed = replace(fragment, **dict(zip(names, each, strict=True)))
         for seed in range(5):
             assert changed.template(WORDS, 48, seed) == fragment.template(WORDS, 48, seed)
 
@@ -78,11 +79,6 @@ def writing(smiles: str, options: dict[str, bool]) -> str:
     if "kekuleSmiles" in options:
         chem.Kekulize(molecule, clearAromaticFlags=True)
     return str(chem.MolToSmiles(molecule, **options))
-
-
-def names_of(fragment: Fragment) -> list[str]:
-    """The fields that are SMILES."""
-    return [each.name for each in fields(fragment) if each.type is str]
 
 
 def test_numbers_of_atoms_and_marks_are_ignored() -> None:

@@ -124,13 +124,9 @@ def test_bytes_and_characters() -> None:
     assert characters.decode([5, 4, 0, 5]) == f"{END}🥊a{END}"
 
 
-def every_tokenizer(folder: Path) -> list[TextTokenizer]:
-    own = find_tokenizer(word_level(folder / "own"))
-    return [ByteTokenizer(), CharacterTokenizer.build([UNICODE]), own]
-
-
 def test_tokenizer_interface(tmp_path: Path) -> None:
-    for tokenizer in every_tokenizer(tmp_path):
+    own = find_tokenizer(word_level(tmp_path / "own"))
+    for tokenizer in (ByteTokenizer(), CharacterTokenizer.build([UNICODE]), own):
         stored = json.loads(json.dumps(tokenizer.to_json()))
         again = tokenizer_from_json(stored)
         assert again == tokenizer
