@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.data.molecule_files import PARQUET, SMILES_FIELD, read_molecules
-from cwdfm.data.smiles import REPRESENTATIONS, parse
+from cwdfm.data.smiles import REPRESENTATIONS, parse, rdkit
 from cwdfm.distributed import output_file, rank
-from cwdfm.errors import MAX_INT, InputError, load_extra
+from cwdfm.errors import MAX_INT, InputError
 from cwdfm.files import (
     MARKER,
     check_fields,
@@ -120,9 +120,9 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
 
 def _record(index: int, text: str) -> str:
     """Format a molecule as a record of an .sdf file."""
-    chem = load_extra("rdkit.Chem", "molecules")
+    chem = rdkit()
     molecule = parse(text) or chem.Mol()
-    load_extra("rdkit.Chem.rdDepictor", "molecules").Compute2DCoords(molecule)
+    rdkit("Chem.rdDepictor").Compute2DCoords(molecule)
     fields = {"index": index, SMILES_FIELD: text.strip()}
     data = "".join(f">  <{name}>\n{value}\n\n" for name, value in fields.items())
     return f"{chem.MolToMolBlock(molecule)}{data}$$$$\n"
@@ -160,11 +160,13 @@ def read_samples(path: Path, column: str | None = None) -> SampleFile:
 
 def _column(path: Path, text: str, column: str | None) -> list[str]:
     """The texts of a CSV file. An unclosed quote is an error because it would swallow rows."""
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    limit = csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the whole process
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
         raise InputError(f"{path} is not a CSV file ({error}); check its quotes") from error
+    finally:
+        csv.field_size_limit(limit)
     names = {str(name).lower(): name for name in reversed(rows[0])} if rows else {"text": "text"}
     requested = ("text", "smiles") if column is None else (column.lower(),)
     selected = next((names[name] for name in requested if name in names), None)

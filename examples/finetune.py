@@ -17,10 +17,10 @@ import cwdfm
 from cwdfm import data
 from cwdfm.cli import sample, train
 from cwdfm.cli.main import exit_on_error
-from cwdfm.data.smiles import parse
+from cwdfm.data.smiles import CanonicalSet, parse
 from cwdfm.errors import MAX_SAMPLES, check_integer
 from cwdfm.files import check_output_file, write_json
-from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import score_molecules
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import read_samples
 

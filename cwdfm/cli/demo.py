@@ -16,11 +16,12 @@ from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import Job, file_header, sample_length, write_recording
 from cwdfm.cli.sample_options import Options as Sampling
 from cwdfm.cli.sample_options import postprocessing
+from cwdfm.data import load_reference
 from cwdfm.errors import check_extras
 from cwdfm.generation import generate_samples
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained.model import load_trained
-from cwdfm.report import MoleculeReference, check_folder, evaluate
+from cwdfm.report import check_folder, evaluate
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver_config import SOLVERS as NAMED_SOLVERS
 from cwdfm.solver_config import build_solver
@@ -165,7 +166,8 @@ def completed(
 
 def prepare_reference(data: str) -> None:
     """Read the reference data, which puts it in the cache."""
-    MoleculeReference.load(data)
+    if data != "none":
+        load_reference(data)
 
 
 def workers(limit: int) -> ProcessPoolExecutor:

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cwdfm.data.dataset import TokenData
-from cwdfm.data.properties import PROPERTIES, map_molecules
+from cwdfm.data.properties import PROPERTIES, map_molecules, property_of
 from cwdfm.data.readers import find_column
-from cwdfm.data.smiles import parse
 from cwdfm.errors import InputError, check_strings
 
 MAX_CATEGORIES = 1000
@@ -62,7 +61,7 @@ def with_columns(
     columns = dict(data.columns)
     for name in names:
         if find_column(list(columns), name) is None:
-            compute = partial(_property, find_column(list(PROPERTIES), name))
+            compute = partial(property_of, str(find_column(list(PROPERTIES), name)))
             texts = data.texts("train") + data.texts("valid")
             values = map_molecules(compute, texts, workers, progress or (lambda _: None))
             columns[name] = np.array(list(values), np.float64)
@@ -86,7 +85,3 @@ def check_names(data: str, names: Sequence[str], columns: list[str]) -> None:
     if len({name.lower() for name in names}) < len(names):
         message = f"condition={' '.join(names)!r} names a column twice"
         raise InputError(message, fields=("condition",))
-
-
-def _property(name: str | None, smiles: str) -> float:
-    return PROPERTIES[str(name)](parse(smiles))

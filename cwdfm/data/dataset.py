@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, check_choice
-from cwdfm.files import DAMAGED_ZIP, check_fields, check_regular, replacing, write_advice
+from cwdfm.files import DAMAGED_ZIP, check_fields, check_regular, replacing, write_errors
 
 FORMAT = 1  # version of the format of prepared data
 SEED = 42  # default seed of the split
 _MAGIC = "cwdfm.TokenData"
 _ROWS = 1 << 12  # rows hashed at a time
-_TOKEN_COUNTS = (
-    "tokens",
-    "filled",
-)  # counts of tokens in the report of text; the others count documents
+_TOKEN_COUNTS = ("tokens", "filled")  # in the report of text; the others count documents
 
 Split = Literal["train", "valid"]
 SPLITS: tuple[Split, ...] = ("train", "valid")
@@ -53,9 +50,7 @@ class TokenData:
     tokenizer: Tokenizer
     report: dict[str, int]
     examples: dict[str, list[str]]
-    source: dict[
-        str, Any
-    ]  # everything that determines the data: package or file, sha256, seed, ...
+    source: dict[str, Any]  # all that determines the data: package or file, sha256, seed, ...
     # Values [n + m] of the training and then the held-out sequences, float64 or strings, by name.
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
@@ -141,17 +136,11 @@ class TokenData:
         if self.columns:
             metadata["columns"] = list(self.columns)
         metadata["sha256"] = _checksum(metadata, self._members())
-        try:
-            with replacing(path) as temporary, temporary.open("xb") as file:
-                stored = np.array(json.dumps(metadata))
-                np.savez_compressed(file, **self._members(), metadata=stored)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise InputError(
-                f"cannot write {path}: {error.strerror or error}; an existing file is unchanged; "
-                f"{write_advice(error)}"
-            ) from error
+        with write_errors(path), replacing(path) as temporary, temporary.open("xb") as file:
+            stored = np.array(json.dumps(metadata))
+            np.savez_compressed(file, **self._members(), metadata=stored)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.smiles import SmilesTokenizer, invalid_reason, parse
+from cwdfm.data.smiles import SmilesTokenizer, invalid_reason, parse, rdkit, to_smiles
 from cwdfm.data.tokenizer import Tokenizer, hole_size
-from cwdfm.errors import InputError, check_integer, load_extra
+from cwdfm.errors import InputError, check_integer
 
 MAX_POINTS = 3  # attachment points of a scaffold without marks
 _ATTEMPTS = 32  # draws of attachment points that fit into the sequence
@@ -30,16 +30,12 @@ _MIDDLE = "[999Te]"
 _RANGE = re.compile(r"\*\{(\d*),(\d*)\}")
 
 
-def _chem() -> Any:
-    return load_extra("rdkit.Chem", "molecules")
-
-
 def parse_fragment(smiles: str, name: str = "fragment") -> Any:
     """Parse a fragment with RDKit; an InputError explains why it is invalid."""
     if (molecule := parse(smiles)) is not None:
         if not any(atom.GetAtomicNum() for atom in molecule.GetAtoms()):
             raise InputError(f"{name} {smiles!r} has no atoms; add some", fields=(name,))
-        if len(_chem().GetMolFrags(molecule)) > 1:
+        if len(rdkit().GetMolFrags(molecule)) > 1:
             raise InputError(
                 f"{name} {smiles!r} has several parts, separated by '.'; give only one, or join "
                 f"two with a linker",
@@ -50,7 +46,7 @@ def parse_fragment(smiles: str, name: str = "fragment") -> Any:
             if not atom.GetAtomicNum():
                 atom.SetIsotope(0)
         # Canonical atom order, so that random choices do not depend on the given SMILES.
-        return parse(_chem().MolToSmiles(molecule))
+        return parse(to_smiles(molecule))
     raise InputError(
         f"{name} {smiles!r} is not a valid molecule: {invalid_reason(smiles)}; correct it",
         fields=(name,),
@@ -99,7 +95,7 @@ class Fragment(ABC):
         smiles = self.marked(np.random.default_rng(0))
         tokens = [token for token in tokenizer.split(smiles) if token != "*"]
         if unknown := tokenizer.unknown_tokens(tokens):
-            written = " and ".join(repr(_smiles(part)) for part in self.parts)
+            written = " and ".join(repr(to_smiles(part)) for part in self.parts)
             raise InputError(
                 f"{written} contains tokens that are not in the vocabulary of the model: "
                 f"{', '.join(unknown)}; the vocabulary is {' '.join(tokenizer.tokens)}. Train a "
@@ -153,7 +149,7 @@ class Scaffold(Fragment):
         return (parse_fragment(self.smiles, "scaffold" if self.most > 1 else "grow"),)
 
     def marked(self, rng: np.random.Generator) -> str:
-        return _smiles(_extend(self.parts[0], rng, self.most))
+        return to_smiles(_extend(self.parts[0], rng, self.most))
 
 
 def grow(smiles: str) -> Scaffold:
@@ -188,7 +184,7 @@ class Linker(Fragment):
         return parts
 
     def marked(self, rng: np.random.Generator) -> str:
-        chem = _chem()
+        chem = rdkit()
         ends = []
         for number, part in enumerate(self.parts, start=1):
             end = chem.RWMol(_extend(part, rng, 1))
@@ -198,7 +194,7 @@ class Linker(Fragment):
         first, second = ends
         middle = chem.MolFromSmiles(f"[*:1]{_MIDDLE}[*:2]")
         pieces = chem.CombineMols(chem.CombineMols(first, middle), second)
-        return _smiles(chem.molzip(pieces)).replace(_MIDDLE, "*")
+        return to_smiles(chem.molzip(pieces)).replace(_MIDDLE, "*")
 
 
 def find_fragment(
@@ -217,7 +213,7 @@ def _marks(molecule: Any) -> list[int]:
 
 
 def _without_marks(molecule: Any) -> Any:
-    editable = _chem().RWMol(molecule)
+    editable = rdkit().RWMol(molecule)
     for i in sorted(_marks(molecule), reverse=True):
         editable.RemoveAtom(i)
     return editable.GetMol()
@@ -230,7 +226,7 @@ def _query(molecule: Any) -> Any:
     """
     if not _marks(molecule):
         return molecule
-    chem = _chem()
+    chem = rdkit()
     options = chem.AdjustQueryParameters.NoAdjustments()
     options.makeDummiesQueries = options.adjustDegree = True
     options.adjustDegreeFlags = chem.AdjustQueryWhichFlags.ADJUST_IGNOREDUMMIES
@@ -241,7 +237,7 @@ def _extend(molecule: Any, rng: np.random.Generator, most: int) -> Any:
     """Add 1 to `most` marks at random atoms, unless the molecule has marks."""
     if _marks(molecule):
         return molecule
-    chiral = _chem().ChiralType.CHI_UNSPECIFIED
+    chiral = rdkit().ChiralType.CHI_UNSPECIFIED
     free = [
         atom.GetIdx()
         for atom in molecule.GetAtoms()
@@ -249,24 +245,20 @@ def _extend(molecule: Any, rng: np.random.Generator, most: int) -> Any:
     ]
     if not free:
         raise InputError(
-            f"{_smiles(molecule)!r} cannot be extended: no atom has a hydrogen to replace; mark a "
-            f"position with *, or use another fragment"
+            f"{to_smiles(molecule)!r} cannot be extended: no atom has a hydrogen to replace; "
+            f"mark a position with *, or use another fragment"
         )
-    editable = _chem().RWMol(molecule)
+    editable = rdkit().RWMol(molecule)
     count = int(rng.integers(1, min(most, len(free)) + 1))
     for i in sorted(rng.choice(free, count, replace=False).tolist()):
         atom = editable.GetAtomWithIdx(i)
         if atom.GetNumExplicitHs():
             atom.SetNumExplicitHs(atom.GetNumExplicitHs() - 1)
-        mark = editable.AddAtom(_chem().Atom(0))
-        editable.AddBond(i, mark, _chem().BondType.SINGLE)
+        mark = editable.AddAtom(rdkit().Atom(0))
+        editable.AddBond(i, mark, rdkit().BondType.SINGLE)
     marked = editable.GetMol()
-    _chem().SanitizeMol(marked)
+    rdkit().SanitizeMol(marked)
     return marked
-
-
-def _smiles(molecule: Any) -> str:
-    return str(_chem().MolToSmiles(molecule))
 
 
 def expand_holes(template: str, *seed: int) -> str:

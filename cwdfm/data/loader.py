@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from cwdfm.cache import Cache, cache_folder, cached
 from cwdfm.data.columns import with_columns
-from cwdfm.data.dataset import FORMAT, SEED, CacheMode, TokenData
+from cwdfm.data.dataset import FORMAT, CacheMode, TokenData
 from cwdfm.data.molecule_files import PARQUET, has_molecules
-from cwdfm.data.molecules import Molecules, SmilesFile
+from cwdfm.data.molecules import Molecules, Preparation, SmilesFile
 from cwdfm.data.moses import MOSES
 from cwdfm.data.qm9 import QM9
 from cwdfm.data.readers import file_type
@@ -33,11 +33,10 @@ from cwdfm.data.text.prepared import (
 from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_choice, check_integer, describe, reject_options
+from cwdfm.errors import InputError, check_choice, describe, reject_options
 
 DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOSES)}
 Representation = Literal["smiles", "selfies"]
-MAX_SMILES_LENGTH = 10**4  # every row is padded to the length, which costs memory
 
 
 def load(
@@ -118,17 +117,19 @@ def load(
         check_choice("representation", representation, tuple(REPRESENTATIONS))
     if documents is None and isinstance(tokenizer, RowTokenizer):
         documents = None if name in CORPORA or is_prepared(path) else "rows"
+    cut = _given(length=length, limit=limit, seed=seed, part=part)
     text: dict[str, Any] = {"documents": documents, "folder": folder, "streaming": streaming}
     molecules: dict[str, Any] = {"representation": representation, "standardize": standardize}
-    shared: dict[str, Any] = {"length": length, "limit": limit, "seed": seed, "column": column}
     execution: dict[str, Any] = {"workers": workers, "progress": progress}
     if reads_text(name, tokenizer, documents, representation):
         reason = f"for molecules, but {name!r} is read as text"
         reject_options(reason, **molecules, condition=" ".join(condition) or None)
-        return _load_text(name, tokenizer, cache, execution, part=part, **shared, **text)
+        return _load_text(name, tokenizer, cache, cut, execution, column=column, **text)
     reason = f"for text, but {name!r} is read as molecules (.txt is text with a text tokenizer)"
     reject_options(reason, part=part, **text)
-    return _load_molecules(name, tokenizer, cache, execution, condition, **shared, **molecules)
+    return _load_molecules(
+        name, tokenizer, cache, cut, execution, column=column, condition=condition, **molecules
+    )
 
 
 def reads_text(
@@ -192,37 +193,24 @@ def _load_molecules(
     name: str,
     tokenizer: Tokenizer | str | None,
     cache: CacheMode,
+    cut: dict[str, Any],
     execution: dict[str, Any],
-    condition: Sequence[str],
     *,
-    length: int | None,
-    limit: int | None,
-    seed: int | None,
     column: str | None,
+    condition: Sequence[str],
     representation: Representation | None,
     standardize: Standardize | None,
 ) -> TokenData:
     """Prepare a molecule dataset, or read it from a file or the cache.
 
+    cut: those of `length`, `limit` and `seed` that are given.
     execution: `workers` and `progress`, which do not affect the result.
     """
-    path = Path(name)
-    if path.suffix == ".npz":
-        requested: dict[str, Any] = {
-            "length": length,
-            "limit": limit,
-            "seed": seed,
-            "column": column,
-            "standardize": standardize and standardize.to_json(),
-            "representation": representation,
-        }
-        return with_columns(_open(path, tokenizer, requested), condition, **execution)
+    if (path := Path(name)).suffix == ".npz":
+        rules = standardize and standardize.to_json()
+        fixed = _given(column=column, standardize=rules, representation=representation)
+        return with_columns(_open(path, tokenizer, cut | fixed), condition, **execution)
     dataset = find_molecules(name, column)
-    length, seed = dataset.length if length is None else length, SEED if seed is None else seed
-    check_integer("length", length, 3, MAX_SMILES_LENGTH)
-    check_integer("seed", seed, 0)
-    if limit is not None:
-        check_integer("limit", limit)
     if tokenizer is not None and not isinstance(tokenizer, MoleculeTokenizer):
         raise _wrong_tokenizer(
             dataset.name, tokenizer, "molecules, which require a SmilesTokenizer"
@@ -236,18 +224,18 @@ def _load_molecules(
             f"{tokenizer_class.kind!r}; omit it, or omit the tokenizer",
             fields=("representation",),
         )
-    cut: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
-    cut |= {
-        "representation": tokenizer_class,
-        "standardize": standardize or KEEP,
-        "condition": condition,
-    }
-    make = partial(dataset.prepare, **cut, tokenizer=tokenizer, **execution)
+    options = Preparation(
+        **{"length": dataset.length, **cut},
+        representation=tokenizer_class,
+        standardize=standardize or KEEP,
+        condition=condition,
+    )
+    make = partial(dataset.prepare, options, tokenizer, **execution)
     if not cache:
         return make()
     fixed_tokens = dataset.tokens if tokenizer_class is SmilesTokenizer else None
     vocabulary = tokenizer.tokens if tokenizer is not None else fixed_tokens
-    key = {"format": FORMAT, "key": [dataset.name, dataset.source(**cut), vocabulary]}
+    key = {"format": FORMAT, "key": [dataset.name, dataset.source(options), vocabulary]}
     entry = Cache(cache_folder()).path(dataset.name, key, ".npz")
     if cache == "read" and not entry.exists():
         return make()
@@ -258,40 +246,33 @@ def _load_text(
     name: str,
     tokenizer: Tokenizer | str | None,
     cache: CacheMode,
+    cut: dict[str, Any],
     execution: dict[str, Any],
-    *,
-    length: int | None,
-    limit: int | None,
-    seed: int | None,
-    column: str | None,
-    part: str | None,
     **options: Any,
 ) -> TokenData:
     """Prepare a corpus in the cache folder, or open prepared text.
 
-    execution: `workers` and `progress`, which do not affect the result.
-    options: `documents`, `folder` and `streaming` of `find_corpus`.
+    cut, execution: as for `_load_molecules`; `cut` may also have `part`.
+    options: of `find_corpus`.
     """
     if is_prepared(path := Path(name)):
-        reason = f"for raw text, but {path} is already prepared"
-        reject_options(reason, column=column, **options)
-        requested = {"length": length, "limit": limit, "seed": seed, "part": part}
-        return _open(path, tokenizer, requested)
-    corpus = find_corpus(name, column=column, **options)
+        reject_options(f"for raw text, but {path} is already prepared", **options)
+        return _open(path, tokenizer, cut)
+    corpus = find_corpus(name, **options)
     tokenizer = corpus.tokenizer if tokenizer is None else tokenizer
     if isinstance(tokenizer, str) and tokenizer != "chars":
         tokenizer = find_tokenizer(tokenizer)
     if not isinstance(tokenizer, TextTokenizer | str):
         expected = "a text tokenizer such as 'gpt2', 'bytes', 'chars' or a path"
         raise _wrong_tokenizer(corpus.name, tokenizer, f"text, which requires {expected}")
-    cut: dict[str, Any] = {"part": part, "limit": limit, "seed": SEED if seed is None else seed}
-    length = default_length(corpus, tokenizer, part, limit) if length is None else length
+    if "length" not in cut:
+        cut["length"] = default_length(corpus, tokenizer, cut.get("part"), cut.get("limit"))
 
     def make(out: Path) -> TokenData:
-        return prepare(corpus, tokenizer, length, out, **execution, **cut)
+        return prepare(corpus, tokenizer, out=out, **execution, **cut)
 
     if cache:
-        key = text_source(corpus, tokenizer, length, **cut)
+        key = text_source(corpus, tokenizer, **cut)
         entry = Cache(cache_folder()).path(corpus.name, key)
         if cache != "read" or is_prepared(entry):
             return make(entry)
@@ -299,13 +280,18 @@ def _load_text(
         return make(Path(folder) / corpus.name)  # the mapping keeps the deleted files alive
 
 
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _open(path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, Any]) -> TokenData:
-    """Open prepared data; raises InputError if it contradicts a requested option (not None)."""
+    """Open prepared data; raises InputError if it contradicts a requested option."""
     data = TokenData.load(path) if path.suffix == ".npz" else open_prepared(path)
     used = {name: data.source.get(name) for name in requested}
     if "representation" in requested:
         used["representation"] = data.tokenizer.kind
-    differing = [n for n, value in requested.items() if value is not None and value != used[n]]
+    differing = [n for n, value in requested.items() if value != used[n]]
     reasons = [f"with {n}={used[n]!r}, but {requested[n]!r} was requested" for n in differing]
     values = [f"`{name}={used[name]}`" for name in differing]
     if not is_tokenizer_of(data, tokenizer):

@@ -17,8 +17,9 @@ from cwdfm.data.readers import (
     read_column,
     table_columns,
 )
+from cwdfm.data.smiles import rdkit, to_smiles
 from cwdfm.data.text.files import parquet_columns, read_parquet
-from cwdfm.errors import InputError, load_extra, reject_options
+from cwdfm.errors import InputError, reject_options
 
 LINE_SUFFIXES = (".smi", ".smiles", ".txt")  # files with one SMILES per line
 SDF = (".sdf", ".sd")
@@ -61,7 +62,7 @@ def read_molecules(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
 
 def _read_structures(path: Path) -> Iterator[str]:
     """Yield the SMILES of each record of an .sdf file; "unreadable" for a damaged record."""
-    chem = load_extra("rdkit.Chem", "molecules")
+    chem = rdkit()
     with opened(path) as file, chem.rdBase.BlockLogs():
         for molecule in chem.ForwardSDMolSupplier(file):
             if molecule is None:
@@ -69,7 +70,7 @@ def _read_structures(path: Path) -> Iterator[str]:
             elif not molecule.GetNumAtoms() and molecule.HasProp(SMILES_FIELD):
                 yield str(molecule.GetProp(SMILES_FIELD))
             else:
-                yield str(chem.MolToSmiles(molecule))
+                yield to_smiles(molecule)
 
 
 def _parquet_column(path: Path, column: str | None) -> str:

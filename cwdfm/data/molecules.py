@@ -8,27 +8,23 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import chain, groupby, islice, repeat, starmap
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from cwdfm.data.columns import check_names, parse_column, with_columns
-from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
-from cwdfm.data.molecule_files import (
-    check_molecule_file,
-    column_names,
-    read_molecules,
-    read_values,
-)
-from cwdfm.data.readers import find_column, read_column, sha256, table_columns
+from cwdfm.data.dataset import SEED, Split, TokenData, Tokens, token_dtype
+from cwdfm.data.molecule_files import check_molecule_file, column_names, read_molecules, read_values
+from cwdfm.data.readers import find_column, reported, sha256
 from cwdfm.data.smiles import MAX_CHARACTERS, MoleculeTokenizer, SmilesTokenizer, canonical
 from cwdfm.data.standardize import KEEP, MIXTURE, Standardize
-from cwdfm.errors import InputError, NotInstalled
+from cwdfm.errors import InputError, NotInstalled, check_integer
 from cwdfm.provenance import package_version
 
 HELD_OUT = 20  # one row in HELD_OUT is held out, rounded up
@@ -36,8 +32,39 @@ REASONS = ("blank", "unparsable", "too_long", "unknown_tokens", "duplicate")
 # Part of the cache keys. Increase it with any change that prepares the same rows differently.
 PREPARATION = 1
 
+MAX_LENGTH = 10**4  # every row is padded to the length, which costs memory
 _MAX_EXAMPLES = 5  # rows shown for each reason
-_PROGRESS_EVERY = 1000  # rows
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How the rows of a dataset become sequences; see `cwdfm.data.load`."""
+
+    length: int
+    limit: int | None = None
+    seed: int = SEED
+    representation: type[MoleculeTokenizer] = SmilesTokenizer
+    standardize: Standardize = KEEP
+    condition: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_integer("length", self.length, 3, MAX_LENGTH)
+        check_integer("seed", self.seed, 0)
+        if self.limit is not None:
+            check_integer("limit", self.limit)
+
+    def to_json(self) -> dict[str, Any]:
+        """The options as stored in the source of prepared data."""
+        options: dict[str, Any] = {"length": self.length, "limit": self.limit, "seed": self.seed}
+        if self.representation is not SmilesTokenizer:  # keeps the cache keys of earlier versions
+            options["representation"] = self.representation.kind
+        if rules := self.standardize.to_json():
+            options["standardize"] = rules
+        if self.condition:
+            options["condition"] = list(self.condition)
+        return options
 
 
 class Row(NamedTuple):
@@ -48,61 +75,57 @@ class Row(NamedTuple):
     split: Split | None = None  # set if the dataset defines its own split
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Molecules(ABC):
-    """A dataset of molecules. A new dataset implements `rows` and `origin`."""
+    """A dataset of molecules. A new dataset implements `paths` and `origin`."""
 
     name: str
     length: int  # default length, including <bos> and <eos>
-    tokens: tuple[str, ...] | None  # fixed vocabulary; None: the tokens of the rows
+    tokens: tuple[str, ...] | None = None  # fixed vocabulary; None: the tokens of the rows
+    column: str | None = None  # column of tables; None: `smiles`, ignoring case
 
     @abstractmethod
+    def paths(self) -> list[tuple[Path, Split | None]]:
+        """The files in order, with their splits if the dataset defines its own."""
+
     def rows(self, limit: int | None) -> Iterator[Row]:
         """The rows in file order; at most `limit`, or `limit` per split if rows have one."""
+        several = len(self.paths()) > 1
+
+        def read(path: Path, own: Split | None) -> Iterator[Row]:
+            for location, smiles in read_molecules(path, self.column):
+                yield Row(f"{path.name}, {location}" if several else location, smiles, own)
+
+        return self._limited(read, limit)
 
     def column_names(self) -> list[str]:
-        """The other columns of the dataset, such as measured properties."""
-        return []
+        """The columns of the dataset, such as measured properties."""
+        return column_names(self.paths()[0][0])
 
     def values(self, column: str, limit: int | None) -> Iterator[str]:
         """The values of one of these columns, in the order of `rows`."""
-        raise NotImplementedError(column)
+        return self._limited(lambda path, _: read_values(path, column), limit)
+
+    def _limited(
+        self, read: Callable[[Path, Split | None], Iterator[T]], limit: int | None
+    ) -> Iterator[T]:
+        for _, files in groupby(self.paths(), key=itemgetter(1)):
+            yield from islice(chain.from_iterable(starmap(read, files)), limit)
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
         """What identifies the raw data: package and version or file name, and SHA-256."""
 
-    def source(
-        self,
-        *,
-        length: int,
-        limit: int | None,
-        seed: int,
-        representation: type[MoleculeTokenizer] = SmilesTokenizer,
-        standardize: Standardize = KEEP,
-        condition: Sequence[str] = (),
-    ) -> dict[str, Any]:
+    def source(self, options: Preparation) -> dict[str, Any]:
         """Everything that determines the prepared data; part of the cache key."""
-        options: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
-        if representation is not SmilesTokenizer:  # keeps the cache keys of earlier versions
-            options["representation"] = representation.kind
-        if rules := standardize.to_json():
-            options["standardize"] = rules
-        if condition:
-            options["condition"] = list(condition)
         versions = {"rdkit": package_version("rdkit"), "preparation": PREPARATION}
-        return {**self.origin(), **options, **versions}
+        return {**self.origin(), **options.to_json(), **versions}
 
     def prepare(
         self,
-        *,
-        length: int,
-        limit: int | None,
-        seed: int,
+        options: Preparation,
         tokenizer: MoleculeTokenizer | None = None,
-        representation: type[MoleculeTokenizer] = SmilesTokenizer,
-        standardize: Standardize = KEEP,
-        condition: Sequence[str] = (),
+        *,
         workers: int = 1,
         progress: Callable[[int], object] | None = None,
     ) -> TokenData:
@@ -113,13 +136,14 @@ class Molecules(ABC):
         `report` counts the rows that `standardize` changed as `changed_...`; these rows are kept
         unless there is another reason to drop them.
 
-        condition: columns to keep: columns of the dataset's table, or properties to compute.
+        tokenizer: determines the representation; None builds one unless the vocabulary is fixed.
         progress: called periodically with the number of rows read.
         """
-        if tokenizer is None and self.tokens is not None and representation is SmilesTokenizer:
-            tokenizer = SmilesTokenizer(self.tokens)
         if tokenizer is not None:
-            representation = type(tokenizer)
+            options = replace(options, representation=type(tokenizer))
+        elif self.tokens is not None and options.representation is SmilesTokenizer:
+            tokenizer = SmilesTokenizer(self.tokens)
+        limit, condition, representation = options.limit, options.condition, options.representation
         table_columns = self.column_names() if condition else []
         check_names(self.name, condition, table_columns)
         matches = ((name, find_column(table_columns, name)) for name in condition)
@@ -127,28 +151,15 @@ class Molecules(ABC):
         table = zip(*(self.values(column, limit) for column in in_table.values()), strict=True)
         locations: list[str] = []
         values: list[tuple[str, ...]] = []
-        source = self.source(
-            length=length,
-            limit=limit,
-            seed=seed,
-            representation=representation,
-            standardize=standardize,
-            condition=condition,
-        )
-        changed = Counter[str]()
-        rules = standardize.to_json()
-        clean: Callable[[str], str] = partial(standardize, changed=changed) if rules else str
-        counts = Counter[str]()
+        source = self.source(options)
+        changed, counts = Counter[str](), Counter[str]()
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # split by canonical SMILES, in file order
         longest = 0  # tokens of the longest dropped molecule
-        for row, cells in zip(self.rows(limit), table if in_table else repeat(()), strict=False):
+        rows = reported(self.rows(limit), progress)
+        for row, cells in zip(rows, table if in_table else repeat(()), strict=False):
             counts["read"] += 1
-            if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
-                progress(counts["read"])
-            smiles, reason, detail = check_row(
-                row.smiles, length, tokenizer, kept, representation, clean
-            )
+            smiles, reason, detail = check_row(row.smiles, options, tokenizer, kept, changed)
             if not reason:
                 kept[smiles] = row.split
                 locations.append(row.location)
@@ -162,14 +173,14 @@ class Molecules(ABC):
         if longest:
             examples["too_long"].append(f"length={longest + 2} (--length) keeps all of them")
         report = {name: counts[name] for name in ("read", *REASONS)}
-        if rules:
+        if rules := options.standardize.to_json():
             changes = {f"changed_{name}": changed[name] for name in rules if name in changed}
             report |= {MIXTURE: counts[MIXTURE], **changes}
         if len(kept) < 2:
             raise _too_few(self.name, len(kept), report, examples)
         tokenizer = tokenizer or representation.build(kept)
-        train, valid = split(list(kept.values()), seed)
-        x = pack(kept, tokenizer, length)
+        train, valid = split(list(kept.values()), options.seed)
+        x = pack(kept, tokenizer, options.length)
         report |= {"kept": len(kept), "train": len(train), "valid": len(valid)}
         columns = {}
         for name, column in zip(in_table, zip(*values, strict=True), strict=True):
@@ -180,7 +191,7 @@ class Molecules(ABC):
         return with_columns(data, condition, workers=workers, progress=progress)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PackagedMolecules(Molecules):
     """CSV files inside an installed package, read without importing the package's code."""
 
@@ -188,30 +199,14 @@ class PackagedMolecules(Molecules):
     module: str
     install: str  # the command that installs the package
     files: tuple[tuple[str, Split | None], ...]  # (path inside the module, its split)
-    column: str = "SMILES"  # ignoring case
 
-    def rows(self, limit: int | None) -> Iterator[Row]:
-        for own_split, files in groupby(self._paths(), key=lambda item: item[1]):
-            yield from islice(
-                chain.from_iterable(self._file(p, own_split) for p, _ in files), limit
-            )
+    def paths(self) -> list[tuple[Path, Split | None]]:
+        return [(self.path(name), split) for name, split in self.files]
 
     def origin(self) -> dict[str, Any]:
-        digests = {p.name: _sha256(p, p.stat().st_mtime_ns) for p, _ in self._paths()}
+        digests = {p.name: _sha256(p, p.stat().st_mtime_ns) for p, _ in self.paths()}
         version = package_version(self.package)
         return {"package": self.package, "version": version, "sha256": digests}
-
-    def column_names(self) -> list[str]:
-        return table_columns(self._paths()[0][0])
-
-    def values(self, column: str, limit: int | None) -> Iterator[str]:
-        for _, files in groupby(self._paths(), key=lambda item: item[1]):
-            values = chain.from_iterable(read_values(path, column) for path, _ in files)
-            yield from islice(values, limit)
-
-    def _paths(self) -> list[tuple[Path, Split | None]]:
-        """The paths of the files, and their splits."""
-        return [(self.path(name), split) for name, split in self.files]
 
     def path(self, name: str) -> Path:
         """A file of the package, found without importing it."""
@@ -229,10 +224,6 @@ class PackagedMolecules(Molecules):
             )
         return path
 
-    def _file(self, path: Path, own_split: Split | None) -> Iterator[Row]:
-        for line, smiles in read_column(path, self.column):
-            yield Row(f"{path.name}, line {line}", smiles, own_split)
-
 
 @lru_cache(maxsize=64)
 def _sha256(path: Path, modified: int) -> str:
@@ -240,7 +231,7 @@ def _sha256(path: Path, modified: int) -> str:
     return sha256(path)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SmilesFile(Molecules):
     """A user's file of molecules. The suffix selects the format, and may be followed by `.gz`.
 
@@ -249,22 +240,15 @@ class SmilesFile(Molecules):
     """
 
     path: Path
-    column: str | None = None  # column of a table; None: `smiles`, ignoring case
 
     @classmethod
     def of(cls, path: Path, column: str | None = None) -> "SmilesFile":
         """The dataset of a file, with length 32 and the tokens in the file as vocabulary."""
         check_molecule_file(path, column)
-        return cls(name=path.name, length=32, tokens=None, path=path, column=column)
+        return cls(name=path.name, length=32, path=path, column=column)
 
-    def rows(self, limit: int | None) -> Iterator[Row]:
-        yield from islice(starmap(Row, read_molecules(self.path, self.column)), limit)
-
-    def column_names(self) -> list[str]:
-        return column_names(self.path)
-
-    def values(self, column: str, limit: int | None) -> Iterator[str]:
-        return islice(read_values(self.path, column), limit)
+    def paths(self) -> list[tuple[Path, Split | None]]:
+        return [(self.path, None)]
 
     def origin(self) -> dict[str, Any]:
         return {"file": self.path.name, "column": self.column, "sha256": sha256(self.path)}
@@ -272,15 +256,15 @@ class SmilesFile(Molecules):
 
 def check_row(
     text: str,
-    length: int,
+    options: Preparation,
     tokenizer: MoleculeTokenizer | None,
     kept: Collection[str],
-    representation: type[MoleculeTokenizer] = SmilesTokenizer,
-    standardize: Callable[[str], str] = str,
+    changed: Counter[str],
 ) -> tuple[str, str, str]:
     """Check one row; returns (canonical SMILES, reason to drop the row or "", details).
 
     kept: the canonical SMILES kept so far; another row with one of them is a duplicate.
+    changed: counts the rows that each rule of `options.standardize` changed.
     """
     if not (text := text.strip()):
         return "", "blank", "(empty)"
@@ -288,16 +272,17 @@ def check_row(
         return "", "unparsable", f"... ({len(text):,} characters, at most {MAX_CHARACTERS:,})"
     if (smiles := canonical(text)) is None:
         return "", "unparsable", ""
-    if not (smiles := standardize(smiles)):
+    if options.standardize != KEEP and not (smiles := options.standardize(smiles, changed)):
         return "", MIXTURE, ""
     try:
-        tokens = representation.split(smiles)
+        tokens = options.representation.split(smiles)
     except InputError as error:
         return "", "unparsable", f" ({error})"
     if tokenizer is not None and (unknown := tokenizer.unknown_tokens(tokens)):
         return "", "unknown_tokens", f" (unknown: {' '.join(unknown)})"
-    if len(tokens) + 2 > length:
-        return smiles, "too_long", f" ({len(tokens)} tokens plus <bos> and <eos>, length {length})"
+    if len(tokens) + 2 > options.length:
+        detail = f" ({len(tokens)} tokens plus <bos> and <eos>, length {options.length})"
+        return smiles, "too_long", detail
     if smiles in kept:
         return "", "duplicate", f" (same as {smiles})"
     return smiles, "", ""

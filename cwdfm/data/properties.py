@@ -6,17 +6,13 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from cwdfm.data.smiles import parse, rdkit
 from cwdfm.data.text.encode import GUARD, exit_with_parent
-from cwdfm.errors import RunError, load_extra
+from cwdfm.errors import RunError
 
 T = TypeVar("T")
 Report = Callable[[int], object]  # receives the number of molecules done
 _CHUNK = 128  # molecules sent to a worker at a time
-
-
-def rdkit(module: str) -> Any:
-    """Import a module of RDKit, an optional dependency."""
-    return load_extra(f"rdkit.{module}", "molecules")
 
 
 # Properties of an RDKit molecule. SA: synthetic accessibility from 1 (easy) to 10 (Ertl and
@@ -30,6 +26,11 @@ PROPERTIES: dict[str, Callable[[Any], float]] = {
     "TPSA": lambda m: float(rdkit("Chem.rdMolDescriptors").CalcTPSA(m)),
     "rings": lambda m: float(m.GetRingInfo().NumRings()),
 }
+
+
+def property_of(name: str, smiles: str) -> float:
+    """One of the `PROPERTIES` of a valid SMILES."""
+    return PROPERTIES[name](parse(smiles))
 
 
 def map_molecules(

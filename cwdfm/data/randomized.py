@@ -7,18 +7,18 @@ choosing it. Randomized SMILES are data augmentation: many strings per molecule 
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.dataset import Split, TokenData, Tokens
+from cwdfm.data.dataset import TokenData, Tokens
 from cwdfm.data.molecules import pack
+from cwdfm.data.readers import reported
 from cwdfm.data.smiles import SmilesTokenizer, randomized_smiles, split_smiles
 from cwdfm.errors import InputError, check_integer
 
 MAX_COPIES = 10_000  # all copies are held in memory
-_PROGRESS_EVERY = 1000  # molecules
 
 
 def check_randomized(copies: int, seed: int) -> None:
@@ -53,27 +53,24 @@ def randomize(
         )
     check_randomized(copies, seed)
     rng = np.random.default_rng(seed)
-    done = count()
+    originals = reported(data.texts("train") + data.texts("valid"), progress)
 
-    def draw(split: Split, copies: int) -> tuple[Tokens, dict[str, NDArray[np.generic]]]:
+    def draw(rows: range, copies: int) -> tuple[Tokens, NDArray[np.intp]]:
+        """The sequences of the next rows, and the row of each."""
         texts: list[str] = []
-        for original in data.texts(split):
+        for original in islice(originals, len(rows)):
             drawn = randomized_smiles(original, copies, seed=int(rng.integers(1, 2**31)))
             texts += [text if _fits(text, tokenizer, data.length) else original for text in drawn]
-            if (number := next(done)) % _PROGRESS_EVERY == 0 and progress is not None:
-                progress(number)
         x = pack(texts, tokenizer, data.length)
         order = rng.permutation(len(x))
-        first, count = (0, len(data.train)) if split == "train" else (len(data.train), None)
-        columns = {
-            name: values[first:count].repeat(copies)[order] for name, values in data.columns.items()
-        }
-        return x[order], columns
+        return x[order], np.repeat(rows, copies).astype(np.intp)[order]
 
+    cut, end = len(data.train), len(data.train) + len(data.valid)
+    train, train_rows = draw(range(cut), copies)
+    valid, valid_rows = draw(range(cut, end), 1)
+    rows = np.concatenate([train_rows, valid_rows])
+    columns = {name: values[rows] for name, values in data.columns.items()}
     source = data.source | randomized_source(copies, seed)
-    train, train_columns = draw("train", copies)
-    valid, valid_columns = draw("valid", 1)
-    columns = {n: np.concatenate([x, valid_columns[n]]) for n, x in train_columns.items()}
     return replace(data, train=train, valid=valid, source=source, columns=columns)
 
 

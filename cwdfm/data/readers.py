@@ -11,10 +11,10 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from cwdfm.errors import InputError, load_extra
 
@@ -22,6 +22,9 @@ COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstandard"}
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _BROKEN = (EOFError, zlib.error, lzma.LZMAError, OSError)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_PROGRESS_EVERY = 1000  # rows
+
+T = TypeVar("T")
 
 
 def file_type(path: Path) -> str:
@@ -141,6 +144,14 @@ def missing_column(path: str | Path, column: str, names: list[str]) -> InputErro
         f"in .tsv files. Text in a table must be .jsonl or .parquet",
         fields=("column",),
     )
+
+
+def reported(items: Iterable[T], progress: Callable[[int], object] | None) -> Iterator[T]:
+    """Yield the items, calling `progress` with the number of items after every thousand."""
+    for number, item in enumerate(items, start=1):
+        if progress is not None and number % _PROGRESS_EVERY == 0:
+            progress(number)
+        yield item
 
 
 def sha256(path: Path) -> str:

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,11 @@ from cwdfm.data.dataset import SEED, CacheMode, Split, TokenData, damaged
 from cwdfm.data.loader import DATASETS, find_molecules, load, reads_text
 from cwdfm.data.molecules import Molecules
 from cwdfm.data.randomized import is_randomized
-from cwdfm.data.readers import readable
-from cwdfm.data.smiles import SmilesTokenizer, canonical
+from cwdfm.data.readers import readable, reported
+from cwdfm.data.smiles import CanonicalSet, SmilesTokenizer, canonical
 from cwdfm.errors import InputError
 from cwdfm.files import write_json
 from cwdfm.provenance import package_version
-
-_PROGRESS_EVERY = 1000  # rows
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,21 @@ class ReferenceMolecules:
     report: dict[str, int]  # counts of rows
     source: dict[str, Any]  # identifies the data
     fingerprint: str
+
+    @cached_property
+    def known(self) -> CanonicalSet:
+        """The training set, for membership tests."""
+        return CanonicalSet(self.training)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The provenance of the molecules, as stored with scores."""
+        origin = {"source": self.source, "fingerprint": self.fingerprint}
+        return {"name": self.name, "rows": self.report, **origin}
+
+    def compared(self, limit: int) -> list[str]:
+        """At most `limit` held-out molecules, or training molecules if none are held out."""
+        return (self.held_out or self.training)[:limit]
 
 
 def load_reference(
@@ -92,10 +106,8 @@ def _of_rows(
 
     def make() -> ReferenceMolecules:
         counts, molecules = Counter[str](), dict[str, None]()
-        for row in dataset.rows(None):
+        for row in reported(dataset.rows(None), progress):
             counts["read"] += 1
-            if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
-                progress(counts["read"])
             smiles = canonical(row.smiles) if row.smiles.strip() else None
             if smiles is None:
                 counts["unparsable" if row.smiles.strip() else "blank"] += 1

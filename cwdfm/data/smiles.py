@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,11 @@ _ROWS = 16_384  # sequences decoded at a time, which bounds the memory
 _HOLE = re.compile(r"\[[0-9]+\]")  # a hole in a template; a bracket atom would contain a symbol
 
 
+def rdkit(module: str = "Chem") -> Any:
+    """Import a module of RDKit, an optional dependency."""
+    return load_extra(f"rdkit.{module}", "molecules")
+
+
 def parse(smiles: str) -> Any:
     """Parse a SMILES string; None if it is invalid, too long or has no atoms.
 
@@ -44,46 +49,52 @@ def parse(smiles: str) -> Any:
     """
     if not isinstance(smiles, str):
         raise InputError(f"a SMILES must be a string, got {describe(smiles)}")
-    chem = _chem()
-    parts = smiles.split()
-    if len(parts) != 1 or len(parts[0]) > MAX_CHARACTERS or not _printable(parts[0]):
+    chem, text = rdkit(), smiles.strip()
+    if _invalid_text(text):
         return None
     with chem.rdBase.BlockLogs():  # RDKit logs every invalid string to stderr
-        molecule = chem.MolFromSmiles(parts[0])
+        molecule = chem.MolFromSmiles(text)
     return molecule if molecule is not None and molecule.GetNumAtoms() else None
 
 
-def _printable(text: str) -> bool:
-    """Whether a text is printable ASCII. RDKit would ignore everything after a null character."""
-    return text.isascii() and text.isprintable()
+def _invalid_text(text: str) -> str:
+    """Why a text is rejected before RDKit parses it; empty if it is not."""
+    if not text:
+        return "empty"
+    if len(text.split()) > 1:
+        return "white space"
+    if len(text) > MAX_CHARACTERS:
+        return f"longer than {MAX_CHARACTERS:,} characters"
+    if not (text.isascii() and text.isprintable()):  # RDKit stops reading at a null character
+        return "characters other than printable ASCII"
+    return ""
 
 
-def _chem() -> Any:
-    return load_extra("rdkit.Chem", "molecules")
+def to_smiles(molecule: Any) -> str:
+    """The canonical SMILES of an RDKit molecule, including stereochemistry."""
+    return str(rdkit().MolToSmiles(molecule))
 
 
 def canonical(smiles: str) -> str | None:
-    """The canonical SMILES, including stereochemistry; None if the string is invalid."""
-    return None if (molecule := parse(smiles)) is None else str(_chem().MolToSmiles(molecule))
+    """The canonical SMILES of a string; None if it is invalid."""
+    return None if (molecule := parse(smiles)) is None else to_smiles(molecule)
+
+
+class CanonicalSet(frozenset[str]):
+    """A set of SMILES strings that are known to be canonical."""
 
 
 def invalid_reason(smiles: str) -> str:
     """RDKit's explanation of why a string is not a valid molecule; empty if it is valid."""
     if parse(smiles) is not None:
         return ""
-    parts, chem = smiles.split(), _chem()
-    if not parts:
-        return "empty"
-    if len(parts) > 1:
-        return "white space"
-    if len(parts[0]) > MAX_CHARACTERS:
-        return f"longer than {MAX_CHARACTERS:,} characters"
-    if not _printable(parts[0]):
-        return "characters other than printable ASCII"
+    chem, text = rdkit(), smiles.strip()
+    if reason := _invalid_text(text):
+        return reason
     log = io.StringIO()
     chem.rdBase.LogToPythonStderr()
     with redirect_stderr(log):
-        molecule = chem.MolFromSmiles(parts[0], sanitize=False)
+        molecule = chem.MolFromSmiles(text, sanitize=False)
         problems = [] if molecule is None else chem.DetectChemistryProblems(molecule)
     chem.rdBase.LogToCppStreams()
     if problems:
@@ -98,7 +109,7 @@ def randomized_smiles(smiles: str, n: int, *, seed: int) -> list[str]:
     """Draw `n` randomized SMILES of a molecule. RDKit requires a positive seed."""
     if (molecule := parse(smiles)) is None:
         raise InputError(f"{smiles!r} is not a valid molecule; it has no randomized SMILES")
-    return [str(text) for text in _chem().MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
+    return [str(text) for text in rdkit().MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
 
 
 def split_smiles(smiles: str) -> list[str]:
@@ -181,12 +192,7 @@ class MoleculeTokenizer(Tokenizer):
 
     def pack(self, ids: list[int], length: int) -> list[int]:
         """`<bos> ids <eos> <pad> ...`, padded to `length`."""
-        if len(ids) + 2 > length:
-            raise InputError(
-                f"{len(ids)} tokens with <bos> and <eos> do not fit into length {length}; "
-                f"leave the sequence out or use length >= {len(ids) + 2}"
-            )
-        return [self.bos_id, *ids, self.eos_id] + [self.pad_id] * (length - len(ids) - 2)
+        return cast(list[int], self.frame(ids, length, whole=True))
 
     def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
         """One molecule per sequence, with its own padding."""
@@ -206,7 +212,8 @@ class MoleculeTokenizer(Tokenizer):
         if len(ids) + 2 > length:
             raise InputError(
                 f"{len(ids)} tokens are given, but sequences of length {length} have room for "
-                f"{length - 2} besides <bos> and <eos>; give fewer tokens"
+                f"{length - 2} besides <bos> and <eos>; give fewer tokens, or use length >= "
+                f"{len(ids) + 2}"
             )
         rest = length - len(ids) - 1
         end = [self.eos_id] + [self.pad_id] * (rest - 1) if whole else [None] * rest

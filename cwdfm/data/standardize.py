@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from cwdfm.data.smiles import canonical, parse
-from cwdfm.errors import check_choice, load_extra
+from cwdfm.data.smiles import canonical, parse, rdkit, to_smiles
+from cwdfm.errors import check_choice
 
 MIXTURE = "mixture"  # the reason in the report for dropping rows with several components
 
@@ -46,7 +46,7 @@ class Standardize:
                 if "." in smiles:
                     return ""
                 continue
-            new = canonical(_smiles(_RULES[name](parse(smiles)))) or smiles
+            new = canonical(to_smiles(_RULES[name](parse(smiles)))) or smiles
             changed[name] += new != smiles
             smiles = new
         return smiles
@@ -55,34 +55,31 @@ class Standardize:
 KEEP = Standardize()
 
 
-def _smiles(molecule: Any) -> str:
-    return str(load_extra("rdkit.Chem", "molecules").MolToSmiles(molecule))
-
-
-def _standardizer() -> Any:
-    return load_extra("rdkit.Chem.MolStandardize.rdMolStandardize", "molecules")
-
-
 def _largest(molecule: Any) -> Any:
-    parameters = _standardizer().CleanupParameters()
+    standardizer = rdkit("Chem.MolStandardize.rdMolStandardize")
+    parameters = standardizer.CleanupParameters()
     parameters.preferOrganic = True
-    return _standardizer().LargestFragmentChooser(parameters).choose(molecule)
+    return standardizer.LargestFragmentChooser(parameters).choose(molecule)
+
+
+def _uncharged(molecule: Any) -> Any:
+    return rdkit("Chem.MolStandardize.rdMolStandardize").Uncharger().uncharge(molecule)
 
 
 def _without_isotopes(molecule: Any) -> Any:
     for atom in molecule.GetAtoms():
         atom.SetIsotope(0)
-    return load_extra("rdkit.Chem", "molecules").RemoveHs(molecule)
+    return rdkit().RemoveHs(molecule)
 
 
 def _without_stereo(molecule: Any) -> Any:
-    load_extra("rdkit.Chem", "molecules").RemoveStereochemistry(molecule)
+    rdkit().RemoveStereochemistry(molecule)
     return molecule
 
 
 _RULES = {
     "components": _largest,
-    "charges": lambda molecule: _standardizer().Uncharger().uncharge(molecule),
+    "charges": _uncharged,
     "isotopes": _without_isotopes,
     "stereo": _without_stereo,
 }

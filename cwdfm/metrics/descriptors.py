@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.properties import PROPERTIES, Report, map_molecules, rdkit
-from cwdfm.data.smiles import canonical, parse
+from cwdfm.data.properties import PROPERTIES, Report, map_molecules
+from cwdfm.data.smiles import canonical, parse, rdkit, to_smiles
 from cwdfm.metrics.filters import passes_filters
 from cwdfm.metrics.tanimoto import pack_bits
 
@@ -74,7 +74,7 @@ class Descriptors:
 
         filters: apply the filters, which takes half of the time; otherwise all molecules pass.
         """
-        describe = _describe if filters else _describe_unfiltered
+        describe = partial(_describe, filters=filters)
         rows = [row for row in map_molecules(describe, texts, workers, progress) if row is not None]
         bits = [row.fingerprint for row in rows]
         values = np.array([row.properties for row in rows]).reshape(-1, len(SCORED)).T
@@ -91,13 +91,8 @@ class Descriptors:
         return len(self.smiles)
 
 
-def _describe(text: str) -> Described | None:
+def _describe(text: str, *, filters: bool) -> Described | None:
     """Describe one molecule; None if it is invalid."""
-    row = _describe_unfiltered(text)
-    return row and row._replace(passes=passes_filters(parse(row.smiles)))
-
-
-def _describe_unfiltered(text: str) -> Described | None:
     if (smiles := canonical(text)) is None or (molecule := parse(smiles)) is None:
         return None
     return Described(
@@ -106,7 +101,7 @@ def _describe_unfiltered(text: str) -> Described | None:
         fragments(molecule),
         scaffold(molecule),
         [PROPERTIES[name](molecule) for name in SCORED],
-        passes=True,
+        passes=not filters or passes_filters(molecule),
     )
 
 
@@ -117,17 +112,11 @@ def _morgan() -> Any:
 
 def fragments(molecule: Any) -> list[str]:
     """The parts of a molecule between its BRICS bonds (Degen et al. 2008), as SMILES."""
-    chem = rdkit("Chem")
-    return str(chem.MolToSmiles(chem.FragmentOnBRICSBonds(molecule))).split(".")
+    return to_smiles(rdkit().FragmentOnBRICSBonds(molecule)).split(".")
 
 
 def scaffold(molecule: Any) -> str | None:
     """The Murcko scaffold (rings and linkers) as SMILES; None for fewer than two rings."""
     core = rdkit("Chem.Scaffolds.MurckoScaffold").GetScaffoldForMol(molecule)
     rings = core.GetRingInfo().NumRings() if core.GetNumAtoms() else 0
-    return str(rdkit("Chem").MolToSmiles(core)) if rings > 1 else None
-
-
-def synthetic_accessibility(text: str) -> float:
-    """The SA score of a valid SMILES."""
-    return PROPERTIES["SA"](parse(text))
+    return to_smiles(core) if rings > 1 else None

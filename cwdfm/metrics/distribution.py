@@ -20,12 +20,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.errors import check_integer, check_strings, load_extra
+from cwdfm.errors import check_strings, load_extra
 from cwdfm.metrics.chemnet import Moments, activations
 from cwdfm.metrics.descriptors import Bags, Descriptors
 from cwdfm.metrics.reference_statistics import Progress, ReferenceStatistics
@@ -47,9 +47,8 @@ class DistributionScores:
 
     def to_json(self) -> dict[str, Any]:
         scores = {name: {"value": value, "std": std} for name, (value, std) in self.scores.items()}
-        means = {
-            n: {"mean": x.mean(), "std": x.std()} for n, x in self.properties.items() if len(x)
-        }
+        filled = ((name, x) for name, x in self.properties.items() if len(x))
+        means = {name: {"mean": x.mean(), "std": x.std()} for name, x in filled}
         return {"scores": scores, "properties": means}
 
 
@@ -58,8 +57,6 @@ def distribution_scores(
     references: Mapping[str, ReferenceStatistics],
     training: Set[str] | None = None,
     *,
-    replicates: int = REPLICATES,
-    seed: int = 0,
     workers: int = 1,
     progress: Progress = lambda *_: None,
 ) -> DistributionScores:
@@ -75,7 +72,6 @@ def distribution_scores(
     progress: called with the current stage, the number of molecules done, and their total.
     """
     check_strings("samples", samples, "SMILES strings")
-    check_integer("replicates", replicates, 2)
     described = Descriptors.of(
         samples,
         workers=workers,
@@ -84,68 +80,56 @@ def distribution_scores(
     n, distinct = len(described), set(described.smiles)
     scores = {"valid": _share(n, len(samples))}
     for name, k in UNIQUE.items():
-        if n >= k:
-            scores[name] = (
-                len(set(described.smiles[:k])) / k,
-                None,
-            )  # resampling would add duplicates
+        if n >= k:  # no standard deviation, because resampling would add duplicates
+            scores[name] = len(set(described.smiles[:k])) / k, None
     if not n:
         return DistributionScores(scores, described.properties)
-    bootstrap = _Bootstrap.of(n, replicates, seed)
+    weights = _bootstrap(n)
     compare = partial(_similarities, described.fingerprints, workers=workers, progress=progress)
     if n > 1:
         x_ND = activations(described.smiles, lambda done: progress("ChemNet", done, n))
-        moments = [Moments.of(x_ND, weights_N) for weights_N in bootstrap.weights]
+        moments = [Moments.of(x_ND, weights_N) for weights_N in weights]
         for name, reference in references.items():
-            scores[f"FCD/{name}"] = _estimate(map(reference.moments.distance, moments))
+            scores[f"FCD/{name}"] = _estimate(reference.moments.distance, moments)
     for name, reference in references.items():
         nearest_N, _, _ = compare(reference.fingerprints, name)
-        scores[f"SNN/{name}"] = bootstrap.mean(nearest_N)
+        scores[f"SNN/{name}"] = _mean(nearest_N, weights)
         for metric, ours, theirs in (
             ("Frag", described.fragments, reference.fragments),
             ("Scaf", described.scaffolds, reference.scaffolds),
         ):
             if ours.names and theirs:
-                scores[f"{metric}/{name}"] = bootstrap.estimate(_cosine(ours, theirs))
+                scores[f"{metric}/{name}"] = _estimate(_cosine(ours, theirs), weights)
     _, mean_N, square_N = compare(described.fingerprints, "each other")
     for name, values_N in (("IntDiv", mean_N), ("IntDiv2", square_N)):
-        similarity, error = bootstrap.mean(values_N)
+        similarity, error = _mean(values_N, weights)
         # Each molecule is on both sides of the pairs, which doubles its influence.
         scores[name] = 1 - similarity, error and 2 * error
-    scores["filters"] = bootstrap.mean(described.passes)
+    scores["filters"] = _mean(described.passes, weights)
     for name, reference in references.items():
         for key, values_N in described.properties.items():
             distance = _wasserstein(values_N, reference.properties[key])
-            scores[f"{key}/{name}"] = bootstrap.estimate(distance)
+            scores[f"{key}/{name}"] = _estimate(distance, weights)
     if training is not None:
         scores["novelty"] = _share(len(distinct - training), len(distinct))
     return DistributionScores(scores, described.properties)
 
 
-@dataclass(frozen=True, eq=False)
-class _Bootstrap:
-    """Bootstrap weights of n molecules: ones, then the number of draws in each replicate."""
-
-    weights: NDArray[np.int64]  # [1 + replicates, n]
-
-    @classmethod
-    def of(cls, n: int, replicates: int, seed: int) -> Self:
-        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), replicates)
-        return cls(np.concatenate([np.ones((1, n), drawn.dtype), drawn]))
-
-    def estimate(self, statistic: Callable[[NDArray[Any]], float]) -> Estimate:
-        """Estimate a statistic, a function of the weights [n]."""
-        return _estimate(map(statistic, self.weights))
-
-    def mean(self, values_N: NDArray[Any]) -> Estimate:
-        """Estimate the mean of one value per molecule."""
-        return self.estimate(lambda weights_N: float(np.average(values_N, weights=weights_N)))
+def _bootstrap(n: int) -> NDArray[np.int64]:
+    """Weights [1 + REPLICATES, n]: ones, then how often each replicate draws each molecule."""
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), REPLICATES)
+    return np.concatenate([np.ones((1, n), drawn.dtype), drawn])
 
 
-def _estimate(values: Iterable[float]) -> Estimate:
-    """The first value, and the standard deviation of the others."""
-    value, *others = values
+def _estimate(statistic: Callable[[Any], float], replicates: Iterable[Any]) -> Estimate:
+    """The value for the first replicate, and the standard deviation over the others."""
+    value, *others = map(statistic, replicates)
     return value, float(np.std(others, ddof=1))
+
+
+def _mean(values_N: NDArray[Any], weights: NDArray[np.int64]) -> Estimate:
+    """Estimate the mean of one value per molecule."""
+    return _estimate(lambda weights_N: float(np.average(values_N, weights=weights_N)), weights)
 
 
 def _similarities(

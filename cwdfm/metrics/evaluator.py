@@ -38,8 +38,7 @@ class EvaluatorLM:
     - `model`: a hub name, a folder written by `save_pretrained`, or a GGUF file.
     - `revision`: the commit of a hub model, as its full hash; None is the latest.
     - `trust_remote_code`: execute Python code from the model's repository. A hub model then
-    requires
-      a `revision`; read the code of that commit first.
+      requires a `revision`; read the code of that commit first.
     - `context`: tokens per window, at most the number of positions of the model.
     - `overlap`: tokens shared by consecutive windows; None is half of `context`.
     - `device`: "auto" selects a GPU if there is one.

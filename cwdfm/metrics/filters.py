@@ -8,7 +8,7 @@ or of PAINS (Baell and Holloway 2010; the patterns are RDKit's).
 from functools import cache
 from typing import Any
 
-from cwdfm.errors import load_extra
+from cwdfm.data.smiles import rdkit
 
 ELEMENTS = frozenset({"H", "C", "N", "O", "F", "S", "Cl", "Br"})
 MAX_RING = 7
@@ -48,7 +48,7 @@ def passes_filters(molecule: Any) -> bool:
     if any(len(ring) > MAX_RING for ring in molecule.GetRingInfo().AtomRings()):
         return False
     mcf, pains = _patterns()
-    explicit = load_extra("rdkit.Chem", "molecules").AddHs(molecule)
+    explicit = rdkit().AddHs(molecule)
     # RDKit's PAINS count the hydrogen atoms of an atom: explicit ones only take longer.
     return not any(map(explicit.HasSubstructMatch, mcf)) and not pains.HasMatch(molecule)
 
@@ -56,7 +56,7 @@ def passes_filters(molecule: Any) -> bool:
 @cache
 def _patterns() -> tuple[list[Any], Any]:
     """The MCF patterns and the catalog of PAINS."""
-    catalog = load_extra("rdkit.Chem.FilterCatalog", "molecules")
+    catalog = rdkit("Chem.FilterCatalog")
     pains = catalog.FilterCatalogParams.FilterCatalogs.PAINS
-    smarts = load_extra("rdkit.Chem", "molecules").MolFromSmarts
+    smarts = rdkit().MolFromSmarts
     return [smarts(text) for text in MCF], catalog.FilterCatalog(pains)

@@ -13,30 +13,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, check_positive, describe, load_extra
+from cwdfm.errors import InputError, check_integer, describe, load_extra
 from cwdfm.metrics.folds import spread
-from cwdfm.metrics.text_model import Dtype, load_text_model, token_budget
+from cwdfm.metrics.text_model import load_text_model, token_budget
 
 # The package's default of samples / 10 buckets needs 20 samples for two buckets. Its authors
 # recommend several thousand samples.
 MIN_SAMPLES, RECOMMENDED_SAMPLES = 20, 1000
-
-
-class FeatureModel(Protocol):
-    """A model that maps texts to features: `LoadedEvaluatorLM` or `Embedder`."""
-
-    def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Features [B, D], one row per text."""
-
-    def conventions(self) -> dict[str, Any]:
-        """The settings to report with a result."""
+SCALING = 5.0  # the paper's constant c
+SEED = 25  # of the clustering and of the resampling; the default of the package
 
 
 class Embedder:
@@ -47,8 +39,8 @@ class Embedder:
     number of positions of the model.
     """
 
-    def __init__(self, model: str, *, dtype: Dtype = "float32", device: str = "auto") -> None:
-        self.loaded = load_text_model("AutoModel", model, dtype=dtype, device=device)
+    def __init__(self, model: str, *, device: str = "auto") -> None:
+        self.loaded = load_text_model("AutoModel", model, dtype="float32", device=device)
         path = Path(model).expanduser() / "sentence_bert_config.json"
         configured = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
         limits = [n for n in (configured, self.loaded.max_positions) if n]
@@ -115,18 +107,14 @@ def mauve_score(
     reference: NDArray[Any],
     *,
     buckets: int | None = None,
-    scaling: float = 5.0,
     resamples: int = 5,
-    seed: int = 25,
 ) -> Mauve:
-    """Compute MAUVE between samples and reference, both as features [B, D] of a `FeatureModel`.
+    """Compute MAUVE between samples and reference, both as features [B, D] of the same model.
 
-    `buckets` defaults to a tenth of the size of the smaller set. `scaling` is the paper's constant
-    c.
+    The model is a `LoadedEvaluatorLM` or an `Embedder`. `buckets` defaults to a tenth of the size
+    of the smaller set.
     """
     check_integer("resamples", resamples, 0)
-    check_integer("seed", seed, 0)
-    check_positive("scaling", scaling)
     _check_features("samples", samples)
     _check_features("reference", reference)
     if samples.shape[1] != reference.shape[1]:
@@ -149,9 +137,8 @@ def mauve_score(
             f"samples, and use at least {RECOMMENDED_SAMPLES:,} for published results",
             stacklevel=2,
         )
-
-    options = {"num_buckets": buckets, "mauve_scaling_factor": scaling, "seed": seed}
-    rng = np.random.default_rng(seed)
+    options = {"num_buckets": buckets, "mauve_scaling_factor": SCALING, "seed": SEED}
+    rng = np.random.default_rng(SEED)
     values = []
     with _silence_stderr():
         result = compute(p_features=reference, q_features=samples, **options)
@@ -165,8 +152,8 @@ def mauve_score(
         samples=len(samples),
         reference=len(reference),
         buckets=buckets,
-        scaling=scaling,
-        seed=seed,
+        scaling=SCALING,
+        seed=SEED,
     )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cwdfm.data.smiles import canonical, parse
+from cwdfm.data.smiles import CanonicalSet, canonical, parse
 from cwdfm.errors import InputError, check_integer, check_strings
 from cwdfm.metrics.folds import spread
 
@@ -30,10 +30,6 @@ _FEATURES: dict[str, Callable[[Any], Iterable[Hashable]]] = {
     "ring_counts": lambda m: [m.GetRingInfo().NumRings()],
     "ring_sizes": lambda m: [len(ring) for ring in m.GetRingInfo().AtomRings()],
 }
-
-
-class CanonicalSet(frozenset[str]):
-    """A set of SMILES strings that are known to be canonical."""
 
 
 def canonical_set(smiles: Iterable[str]) -> CanonicalSet:

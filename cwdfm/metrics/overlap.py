@@ -6,7 +6,6 @@ baseline that common phrases cause.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -50,13 +49,12 @@ def ngram_overlap(
     *,
     ngrams: tuple[int, ...] = NGRAMS,
     folds: int = 5,
-    limit: int | None = None,
 ) -> Overlap:
     """Compare samples [B, N] with training windows [M, N'], which may be a memory-mapped file.
 
-    n-grams longer than a sample or a window are skipped. If `limit` is set, only the first `limit`
-    training tokens are searched. n-grams are compared by 64-bit hashes: with a million sample
-    n-grams and a billion training tokens, the probability of any false match is 10^-4.
+    n-grams longer than a sample or a window are skipped. n-grams are compared by 64-bit hashes:
+    with a million sample n-grams and a billion training tokens, the probability of any false match
+    is 10^-4.
     """
     x_BN = token_ids(samples, "samples")
     if not isinstance(training, Tensor | np.ndarray) or training.ndim != 2 or not len(training):
@@ -66,23 +64,22 @@ def ngram_overlap(
         )
     for n in ngrams:
         check_integer("ngrams", n)
-    width = training.shape[1]
-    if limit is not None:
-        check_integer("limit", limit)
-        training = training[: max(1, limit // width)]
     slices = fold_slices(len(x_BN), folds)
-    sizes = [n for n in ngrams if n <= min(x_BN.shape[1], width)]
-    hashes = {n: _Windows(x_BN).hashes(n) for n in sizes}
+    sizes = [n for n in ngrams if n <= min(x_BN.shape[1], training.shape[1])]
+    hashes = dict(_hashes(x_BN, sizes))
     known = {n: np.unique(hashes[n]) for n in sizes}
     found = {n: np.zeros(len(known[n]), dtype=bool) for n in sizes}
-    for windows in _chunks(training):
-        for n in sizes:
-            _mark(found[n], known[n], windows.hashes(n).ravel())
+    rows = max(1, _CHUNK // training.shape[1])
+    for start in range(0, len(training), rows):
+        part = training[start : start + rows]
+        part = part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
+        for n, other in _hashes(part, sizes):
+            _mark(found[n], known[n], other.ravel())
     shares = {}
     for n in sizes:
         seen_BM = found[n][np.searchsorted(known[n], hashes[n])]
         shares[n] = mean_estimate(seen_BM.mean(1), slices)
-    return Overlap(shares, int(training.shape[0] * width))
+    return Overlap(shares, int(training.shape[0] * training.shape[1]))
 
 
 def _mark(found: NDArray[np.bool_], known: NDArray[np.uint64], other: NDArray[np.uint64]) -> None:
@@ -92,32 +89,19 @@ def _mark(found: NDArray[np.bool_], known: NDArray[np.uint64], other: NDArray[np
     found[index[known[index] == other]] = True
 
 
-def _chunks(training: Tensor | NDArray[Any]) -> Iterator["_Windows"]:
-    rows = max(1, _CHUNK // training.shape[1])
-    for start in range(0, len(training), rows):
-        part = training[start : start + rows]
-        yield _Windows(part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part))
+def _hashes(x_MN: NDArray[Any], sizes: list[int]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """Yield each n and the hashes [M, N - n + 1] of the n-grams of the rows.
 
-
-@dataclass(frozen=True)
-class _Windows:
-    """Rows of tokens [M, N], with hashes of their n-grams: polynomials modulo 2^64."""
-
-    tokens: NDArray[Any]
-
-    @cached_property
-    def prefix(self) -> NDArray[np.uint64]:
-        """Hashes [M, N + 1] of the prefixes of each row: h <- h b + value(token)."""
-        value_MN = _mix(self.tokens.astype(np.uint64))
-        prefix = np.zeros((value_MN.shape[0], value_MN.shape[1] + 1), dtype=np.uint64)
-        for i in range(value_MN.shape[1]):
-            prefix[:, i + 1] = prefix[:, i] * _BASE + value_MN[:, i]
-        return prefix
-
-    def hashes(self, n: int) -> NDArray[np.uint64]:
-        """Hashes [M, N - n + 1] of all n-grams, computed from the hashes of the prefixes."""
+    A hash is a polynomial modulo 2^64. Those of n-grams follow from those of the prefixes of a row,
+    h <- h b + value(token).
+    """
+    value_MN = _mix(x_MN.astype(np.uint64))
+    prefix = np.zeros((value_MN.shape[0], value_MN.shape[1] + 1), dtype=np.uint64)
+    for i in range(value_MN.shape[1]):
+        prefix[:, i + 1] = prefix[:, i] * _BASE + value_MN[:, i]
+    for n in sizes:
         power = np.uint64(pow(int(_BASE), n, 1 << 64))
-        return self.prefix[:, n:] - self.prefix[:, :-n] * power
+        yield n, prefix[:, n:] - prefix[:, :-n] * power
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

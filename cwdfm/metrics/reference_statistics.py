@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from cwdfm.cache import Cache, cache_folder, cached, content_digest
 from cwdfm.data.dataset import damaged
 from cwdfm.data.moses import MOSES, TEST_SETS, published_statistics, read_test_set
-from cwdfm.data.properties import map_molecules
+from cwdfm.data.properties import map_molecules, property_of
 from cwdfm.data.readers import readable
 from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.files import DAMAGED_ZIP, replacing
 from cwdfm.metrics.chemnet import Moments, activations
-from cwdfm.metrics.descriptors import SCORED, Bags, Descriptors, synthetic_accessibility
+from cwdfm.metrics.descriptors import SCORED, Bags, Descriptors
 from cwdfm.metrics.tanimoto import pack_bits
 from cwdfm.provenance import package_version
 
@@ -68,9 +68,8 @@ class ReferenceStatistics:
             progress(f"SA of {name}", done, len(smiles))
 
         values = {key: np.array(published[key]["values"]) for key in SCORED}
-        values["SA"] = np.array(
-            list(map_molecules(synthetic_accessibility, smiles, workers, report))
-        )
+        compute = partial(property_of, "SA")
+        values["SA"] = np.array(list(map_molecules(compute, smiles, workers, report)))
         moments = Moments(published["FCD"]["mu"].astype(np.float64), published["FCD"]["sigma"])
         counts = dict(published["Frag"]["frag"]), dict(published["Scaf"]["scaf"])
         return cls(moments, pack_bits(published["SNN"]["fps"]), *counts, values)
@@ -128,6 +127,6 @@ def reference_statistics(
             name: load(name, MOSES.origin(), partial(cls.of_moses, name, workers, progress))
             for name in TEST_SETS
         }
-    smiles = (reference.held_out or reference.training)[:MAX_MOLECULES]
+    smiles = reference.compared(MAX_MOLECULES)
     make = partial(cls.of, smiles, workers, progress)
     return {"Test": load("Test", content_digest(smiles), make)}

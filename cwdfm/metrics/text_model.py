@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from cwdfm.data.readers import summarize_error
 from cwdfm.device import find_device
-from cwdfm.errors import InputError, check_choice, load_extra
+from cwdfm.errors import InputError, load_extra
 from cwdfm.hub import hub_options
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -88,7 +88,6 @@ def load_text_model(
 
     Python code from the model's repository runs only with `trust_remote_code`; see `cwdfm.hub`.
     """
-    check_choice("dtype", dtype, DTYPES)
     if not isinstance(name, str | Path) or not str(name):
         raise InputError(f"model must be a hub name, a folder or a GGUF file, got {name!r}")
     target = find_device(device)

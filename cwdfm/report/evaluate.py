@@ -17,32 +17,19 @@ from cwdfm.data import (
 from cwdfm.data.readers import file_type, is_table
 from cwdfm.distributed import output
 from cwdfm.errors import InputError, check_integer
-from cwdfm.files import (
-    MARKER,
-    check_output_folder,
-    replacing,
-    write_advice,
-    write_errors,
-    write_json,
-)
+from cwdfm.files import MARKER, check_output_folder, replacing, write_errors, write_json
 from cwdfm.metrics.reference_statistics import Progress
 from cwdfm.provenance import provenance
 from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import Evaluation, page
-from cwdfm.report.sample_set import TEXT, SampleSet, filter_notes, gather, kind_of, prompt_notes
+from cwdfm.report.sample_set import TEXT, SampleSet, gather, kind_of, sampling_notes
 from cwdfm.report.text import evaluate_text
 from cwdfm.report.text_data import TextSettings
 from cwdfm.report.text_scores import CACHE
 
 MOLECULES = SmilesTokenizer.kind
-KINDS = (
-    MOLECULES,
-    ByteTokenizer.kind,
-    CharacterTokenizer.kind,
-    FastTokenizer.kind,
-    RowTokenizer.kind,
-    TEXT,
-)
+TEXTS = (ByteTokenizer, CharacterTokenizer, FastTokenizer, RowTokenizer)
+KINDS = (MOLECULES, *(tokenizer.kind for tokenizer in TEXTS), TEXT)
 
 
 def evaluate(
@@ -88,7 +75,7 @@ def evaluate(
         )
     sets, settings = gather(paths, column), text or TextSettings()
     kind = sample_kind(sets, data, settings)
-    try:
+    with write_errors(out):
         if kind == MOLECULES:
             evaluation = evaluate_molecules(
                 sets,
@@ -104,13 +91,9 @@ def evaluate(
             evaluation = evaluate_text(
                 sets, out, data=data, column=reference_column, settings=settings, log=log
             )
-        notes = (*evaluation.notes, *prompt_notes(sets), *filter_notes(sets))
+        notes = (*evaluation.notes, *sampling_notes(sets))
         evaluation = replace(evaluation, notes=notes, title=title or evaluation.title, lead=lead)
         write(evaluation, sets, out)
-    except OSError as error:
-        raise InputError(
-            f"cannot write the report into {out}: {error.strerror or error}; {write_advice(error)}"
-        ) from error
     return evaluation
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.smiles import parse
-from cwdfm.errors import load_extra
+from cwdfm.data.smiles import parse, rdkit
 from cwdfm.files import replacing
 from cwdfm.report.figure import figure_of, save_figure
 
@@ -28,8 +27,8 @@ def molecule_grid(
     rows = -(-len(smiles) // columns)
     molecules = [parse(text) for text in smiles]
     for molecule in molecules:  # CoordGen gives the best layout for the small cages in QM9
-        load_extra("rdkit.Chem.rdCoordGen", "molecules").AddCoords(molecule)
-    draw = load_extra("rdkit.Chem.Draw.rdMolDraw2D", "molecules")
+        rdkit("Chem.rdCoordGen").AddCoords(molecule)
+    draw = rdkit("Chem.Draw.rdMolDraw2D")
     canvas = draw.MolDraw2DCairo(columns * _CELL, rows * _CELL, _CELL, _CELL)
     options = canvas.drawOptions()
     options.fixedBondLength = 46

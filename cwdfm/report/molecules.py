@@ -1,9 +1,9 @@
 """Evaluate molecules: validity counts, distribution metrics, histograms and drawings."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from cwdfm.data import load_reference
 from cwdfm.data.fragments import Fragment, find_fragment
@@ -11,27 +11,12 @@ from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.data.smiles import canonical
 from cwdfm.errors import load_extra
 from cwdfm.metrics.distribution import DistributionScores, distribution_scores
-from cwdfm.metrics.molecule import (
-    SCORES,
-    CanonicalSet,
-    MoleculeScores,
-    histograms,
-    score_molecules,
-)
-from cwdfm.metrics.reference_statistics import (
-    Progress,
-    ReferenceStatistics,
-    reference_statistics,
-)
+from cwdfm.metrics.molecule import SCORES, MoleculeScores, histograms, score_molecules
+from cwdfm.metrics.reference_statistics import Progress, ReferenceStatistics, reference_statistics
 from cwdfm.provenance import package_version
 from cwdfm.report.figure import step_curves
 from cwdfm.report.molecule_plots import histogram_plot, molecule_grid, property_plot
-from cwdfm.report.molecule_table import (
-    LISTED,
-    distribution_table,
-    explanation,
-    molecule_table,
-)
+from cwdfm.report.molecule_table import LISTED, distribution_table, explanation, molecule_table
 from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import SampleSet, Scored, by_model, note, short_titles
 from cwdfm.report.table import Table
@@ -39,43 +24,6 @@ from cwdfm.report.table import Table
 COLUMNS = ("solver", "steps", *SCORES, "folds")
 _HISTOGRAM = 2000  # reference molecules in histograms: accurate to about one percent
 _DRAWN = 20  # maximum number of molecules in a grid
-
-
-@dataclass(frozen=True)
-class MoleculeReference:
-    """Reference data: molecules not in `training` are novel; histograms show `held_out`."""
-
-    training: CanonicalSet
-    held_out: list[str]
-    about: dict[str, Any]  # provenance, for scores.json
-    statistics: dict[str, ReferenceStatistics] = field(default_factory=dict)
-
-    @classmethod
-    def load(
-        cls,
-        name: str,
-        progress: Callable[[int], object] | None = None,
-        column: str | None = None,
-        statistics: Callable[[ReferenceMolecules], dict[str, ReferenceStatistics]] = lambda _: {},
-    ) -> Self | None:
-        """Load all molecules of a dataset (see `load_reference`); None for the name "none".
-
-        statistics: a function that computes the statistics for the distribution metrics.
-        """
-        if name == "none":
-            return None
-        molecules = load_reference(name, column=column, progress=progress)
-        return cls(
-            training=CanonicalSet(molecules.training),
-            held_out=(molecules.held_out or molecules.training)[:_HISTOGRAM],
-            about={
-                "name": molecules.name,
-                "rows": molecules.report,
-                "source": molecules.source,
-                "fingerprint": molecules.fingerprint,
-            },
-            statistics=statistics(molecules),
-        )
 
 
 @dataclass(frozen=True)
@@ -134,29 +82,26 @@ def evaluate_molecules(
     if distribution:
         load_extra("fcd_torch", "molecules")
 
-    def statistics(found: ReferenceMolecules) -> dict[str, ReferenceStatistics]:
-        if not distribution:
-            return {}
-        return reference_statistics(found, workers=workers, progress=progress)
-
     def read(rows: int) -> None:
         progress(f"reading {name}", rows, None)
 
-    reference = MoleculeReference.load(name, progress=read, column=column, statistics=statistics)
-    training = reference.training if reference else None
-    against = reference.statistics if reference else {}
+    reference = None if name == "none" else load_reference(name, column=column, progress=read)
+    training = reference.known if reference else None
+    against: dict[str, ReferenceStatistics] = {}
+    if reference and distribution:
+        against = reference_statistics(reference, workers=workers, progress=progress)
     scored = []
     for samples in sets:
         scores = score_molecules(samples.texts, training, fold_size=fold_size)
-        shares = histograms(samples.texts, reference.held_out) if reference else None
+        shares = histograms(samples.texts, reference.compared(_HISTOGRAM)) if reference else None
         compared = None
         if distribution:
             compared = distribution_scores(
                 samples.texts, against, training, workers=workers, progress=progress
             )
         scored.append(ScoredMolecules(samples, scores, shares, compared))
-    drawn, notes = pictures(scored, out, reference)
-    known = (len(reference.training), reference.about["name"]) if reference else None
+    drawn, notes = pictures(scored, out, reference, against)
+    known = (len(reference.known), reference.name) if reference else None
     mismatches = _training_data_notes(sets, name) if data == "auto" else []
     models = tuple(s.model for s in sets)
     listings = {
@@ -188,11 +133,15 @@ def evaluate_molecules(
 
 
 def pictures(
-    scored: Sequence[ScoredMolecules], out: Path, reference: MoleculeReference | None
+    scored: Sequence[ScoredMolecules],
+    out: Path,
+    reference: ReferenceMolecules | None,
+    statistics: Mapping[str, ReferenceStatistics],
 ) -> tuple[tuple[Picture, ...], list[str]]:
     """Draw curves for each model, and drawings and histograms of its set with most valid samples.
 
-    Every set of samples with a fragment is drawn.
+    Every set of samples with a fragment is drawn. Properties are compared with the first of the
+    `statistics`.
     """
     drawn, notes = [], []
     for model, rows, suffix in by_model(scored):
@@ -210,13 +159,14 @@ def pictures(
         for number, shown in enumerate(kept or [best], start=1):
             if sum(shown.scores.valid.counts):
                 path = out / f"molecules{suffix}{f'-{number}' * bool(kept)}.png"
-                known = reference.training if reference else None
+                known = reference.known if reference else None
                 texts, fragment = shown.samples.texts, shown.fragment
                 drawn.append(grid(str(shown), texts, path, known=known, fragment=fragment))
         if best.histograms and reference:
-            drawn.append(_histograms(best, out / f"histograms{suffix}.png", reference))
+            drawn.append(_histograms(best, out / f"histograms{suffix}.png", reference.name))
             if best.distribution and sum(best.scores.valid.counts):
-                drawn.append(_properties(best, out / f"properties{suffix}.png", reference))
+                path = out / f"properties{suffix}.png"
+                drawn.append(_properties(best, path, reference.name, statistics))
     return tuple(drawn), notes
 
 
@@ -252,29 +202,31 @@ def grid(
     return Picture(path.name, caption)
 
 
-def _histograms(scored: ScoredMolecules, path: Path, reference: MoleculeReference) -> Picture:
+def _histograms(scored: ScoredMolecules, path: Path, data: str) -> Picture:
     histogram_plot(scored.histograms or {}, path, title=str(scored))
     caption = (
-        f"{scored}: features of the valid samples (green) and of molecules of "
-        f"{reference.about['name']} (gray). Length is in characters. The total variation distance "
-        f"is 0 for equal distributions and 1 for disjoint ones."
+        f"{scored}: features of the valid samples (green) and of molecules of {data} (gray). "
+        f"Length is in characters. The total variation distance is 0 for equal distributions and "
+        f"1 for disjoint ones."
     )
     return Picture(path.name, caption, wide=True)
 
 
-def _properties(scored: ScoredMolecules, path: Path, reference: MoleculeReference) -> Picture:
-    name, data = next(iter(reference.statistics.items()))
+def _properties(
+    scored: ScoredMolecules, path: Path, data: str, statistics: Mapping[str, ReferenceStatistics]
+) -> Picture:
+    name, found = next(iter(statistics.items()))
     assert scored.distribution is not None
-    property_plot(scored.distribution.properties, data.properties, path, title=str(scored))
+    property_plot(scored.distribution.properties, found.properties, path, title=str(scored))
     caption = (
-        f"{scored}: properties of the valid samples (green) and of the {len(data):,} molecules "
-        f"{name} of {reference.about['name']} (gray), with their means."
+        f"{scored}: properties of the valid samples (green) and of the {len(found):,} molecules "
+        f"{name} of {data} (gray), with their means."
     )
     return Picture(path.name, caption, wide=True)
 
 
 def _notes(
-    scored: Sequence[ScoredMolecules], fold_size: int, reference: MoleculeReference | None
+    scored: Sequence[ScoredMolecules], fold_size: int, reference: ReferenceMolecules | None
 ) -> list[str]:
     short = (
         f"Fewer samples than a fold of {fold_size:,}; they form one smaller fold, and counts are "
@@ -290,11 +242,11 @@ def _notes(
     ]
     if reference is None:
         notes.append("Without data to compare with, novelty and histograms are omitted.")
-    elif unparsable := reference.about["rows"].get("unparsable"):
-        read = reference.about["rows"]["read"]
+    elif unparsable := reference.report.get("unparsable"):
+        read = reference.report["read"]
         notes.append(
-            f"{unparsable:,} of {read:,} rows ({unparsable / read:.1%}) of "
-            f"{reference.about['name']} are not valid molecules."
+            f"{unparsable:,} of {read:,} rows ({unparsable / read:.1%}) of {reference.name} are "
+            f"not valid molecules."
         )
     return notes
 

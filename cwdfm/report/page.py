@@ -46,16 +46,17 @@ def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], fo
     explanation = "".join(f"<p>{escape(text)}</p>\n" for text in evaluation.explanation)
     notes = "".join(f"<li>{escape(note)}</li>\n" for note in evaluation.notes)
     details = f'<div class="scroll">{evaluation.details.html()}</div>' if evaluation.details else ""
+    shown = {
+        title: f'<div class="scroll">{table.html("listing")}</div>'
+        for title, table in evaluation.listings.items()
+    }
+    shown |= {title: "\n" + quotes(texts) for title, texts in evaluation.excerpts.items()}
     sections = [
         ("Distribution", details),
         ("How to read the table", explanation),
         ("Notes", f"<ul>\n{notes}</ul>" if notes else ""),
         ("Figures", "".join(figure(picture, folder) for picture in evaluation.pictures)),
-        (
-            "Samples",
-            "".join(_listing(*item) for item in evaluation.listings.items())
-            + "".join(_excerpt(*item) for item in evaluation.excerpts.items()),
-        ),
+        ("Samples", "".join(_details(*item) for item in shown.items())),
         ("Sample files", "".join(_sample_file(file) for file in samples)),
         ("Provenance of this report", _definitions(origin)),
     ]
@@ -73,14 +74,6 @@ def figure(picture: Picture, folder: Path) -> str:
     return (
         f'<figure><div class="{style}">{image}</div><figcaption>{caption}</figcaption></figure>\n'
     )
-
-
-def _listing(title: str, table: Table) -> str:
-    return _details(title, f'<div class="scroll">{table.html("listing")}</div>')
-
-
-def _excerpt(title: str, texts: Sequence[str]) -> str:
-    return _details(title, "\n" + quotes(texts))
 
 
 def quotes(texts: Sequence[str]) -> str:

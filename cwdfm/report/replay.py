@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.smiles import SmilesTokenizer, parse
+from cwdfm.data.smiles import SmilesTokenizer, parse, rdkit
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError, NotInstalled, load_extra
+from cwdfm.errors import InputError, NotInstalled
 from cwdfm.solver.recording import Recording
 
 MASK_LABEL = "\u2591"  # a light shade block
@@ -78,7 +78,7 @@ def _run(recording: Recording) -> dict[str, Any]:
 def _contents(recording: Recording) -> dict[str, Any]:
     stored = recording.labels.get("tokenizer")  # None for samples of a plain network
     tokenizer = None if stored is None else tokenizer_from_json(stored)
-    drawings = _Drawings() if isinstance(tokenizer, SmilesTokenizer) else None
+    drawings: dict[str, int] = {}  # SVG drawings and their indices
     special: set[int] = set()
     if isinstance(tokenizer, SmilesTokenizer):
         special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
@@ -97,12 +97,12 @@ def _contents(recording: Recording) -> dict[str, Any]:
         "samples": [
             _sequence(recording, r, tokenizer, drawings) for r in range(len(recording.start))
         ],
-        "drawings": [] if drawings is None else drawings.svgs,
+        "drawings": list(drawings),
     }
 
 
 def _sequence(
-    recording: Recording, r: int, tokenizer: Tokenizer | None, drawings: "_Drawings | None"
+    recording: Recording, r: int, tokenizer: Tokenizer | None, drawings: dict[str, int]
 ) -> dict[str, Any]:
     indices = np.flatnonzero(recording.move_sequence == r)
     moves = [
@@ -124,15 +124,18 @@ def _sequence(
         "alpha": _pack(recording.alpha[:, r]),
         "text": " ".join(map(str, final)) if tokenizer is None else tokenizer.decode(final),
     }
-    if tokenizer is not None and drawings is not None:
+    if isinstance(tokenizer, SmilesTokenizer):
         sequence["drawing"] = _drawing_of_steps(recording, r, tokenizer, drawings)
     return sequence
 
 
 def _drawing_of_steps(
-    recording: Recording, r: int, tokenizer: Tokenizer, drawings: "_Drawings"
+    recording: Recording, r: int, tokenizer: SmilesTokenizer, drawings: dict[str, int]
 ) -> list[int]:
-    """The index of the drawing after 0..S steps: -1 if invalid, -2 while tokens are masked."""
+    """The index of the drawing after 0..S steps: -1 if invalid, -2 while tokens are masked.
+
+    New drawings are added to `drawings`.
+    """
     indices, index = [], -1
     changed = set(recording.move_step[recording.move_sequence == r].tolist())
     for step in range(len(recording.times)):
@@ -140,7 +143,11 @@ def _drawing_of_steps(
             row = recording.at(step)[r].tolist()
             if tokenizer.eos_id in row:
                 row = row[: row.index(tokenizer.eos_id)]
-            index = -2 if recording.mask_id in row else drawings.index(tokenizer.decode(row))
+            if recording.mask_id in row:
+                index = -2
+            else:
+                svg = _svg(tokenizer.decode(row))
+                index = -1 if svg is None else drawings.setdefault(svg, len(drawings))
         indices.append(index)
     return indices
 
@@ -162,28 +169,12 @@ def _pack(values: NDArray[np.uint8]) -> str:
     ).decode()
 
 
-class _Drawings:
-    """SVG drawings of distinct molecules."""
-
-    def __init__(self) -> None:
-        self.svgs: list[str] = []
-        self._number: dict[str, int] = {}
-
-    def index(self, smiles: str) -> int:
-        if smiles not in self._number:
-            svg = _svg(smiles)
-            self._number[smiles] = -1 if svg is None else len(self.svgs)
-            if svg is not None:
-                self.svgs.append(svg)
-        return self._number[smiles]
-
-
 @cache
 def _svg(smiles: str) -> str | None:
     """An SVG drawing, or None if the string is not a valid molecule."""
     if (molecule := parse(smiles)) is None:
         return None
-    draw = load_extra("rdkit.Chem.Draw.rdMolDraw2D", "molecules")
+    draw = rdkit("Chem.Draw.rdMolDraw2D")
     drawer = draw.MolDraw2DSVG(240, 180)
     drawer.drawOptions().clearBackground = False
     draw.PrepareAndDrawMolecule(drawer, molecule)

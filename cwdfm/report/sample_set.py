@@ -4,7 +4,6 @@ Files that differ only in the seed form one set. The label of a solver includes 
 differ between files.
 """
 
-import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 from cwdfm.data import SelfiesTokenizer, SmilesTokenizer
 from cwdfm.data.molecule_files import SDF
-from cwdfm.data.readers import file_type
+from cwdfm.data.readers import file_type, sha256
 from cwdfm.errors import InputError
 from cwdfm.sample_file import POSTPROCESS_OPTIONS, SampleFile, read_samples
 from cwdfm.solver_config import SOLVERS, SPECIFIC_OPTIONS, option_names
@@ -179,19 +178,17 @@ def kind_of(sets: Sequence[SampleSet], default: str) -> str:
     return next(iter(kinds), default)
 
 
-def prompt_notes(sets: Sequence[SampleSet]) -> list[str]:
-    """A note on samples with a prompt or template, whose tokens are scored like sampled ones."""
-    options = ((found, file.samples.options) for found in sets for file in found.files)
-    prompted = dict.fromkeys(str(s) for s, o in options if o.get("prompt") or o.get("template"))
-    text = "Scores include the tokens of the prompt or template"
-    return note(text, list(prompted), len(sets))
-
-
-def filter_notes(sets: Sequence[SampleSet]) -> list[str]:
-    """A note on files written by `cwdfm sample --only`, which leaves out samples."""
-    names = [str(s) for s in sets if any(file.samples.options.get("only") for file in s.files)]
-    text = "Invalid or repeated samples were left out when the file was written"
-    return note(text, names, len(sets))
+def sampling_notes(sets: Sequence[SampleSet]) -> list[str]:
+    """Notes on sampling options that affect how the scores should be read."""
+    given = [{k for f in s.files for k, v in f.samples.options.items() if v} for s in sets]
+    titles = list(zip(map(str, sets), given, strict=True))
+    prompted = [title for title, options in titles if options & {"prompt", "template"}]
+    filtered = [title for title, options in titles if "only" in options]
+    left_out = "Invalid or repeated samples were left out when the file was written"
+    return [
+        *note("Scores include the tokens of the prompt or template", prompted, len(sets)),
+        *note(left_out, filtered, len(sets)),
+    ]
 
 
 def note(text: str, names: Sequence[str], total: int) -> list[str]:
@@ -235,7 +232,7 @@ def _reads_as_text(texts: Sequence[str]) -> bool:
 
 def _read(path: Path, column: str | None) -> File:
     samples = read_samples(path, column)
-    return File(path, hashlib.sha256(path.read_bytes()).hexdigest(), samples)
+    return File(path, sha256(path), samples)
 
 
 def _check_distinct(files: Sequence[File]) -> None:

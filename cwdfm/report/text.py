@@ -1,20 +1,23 @@
 """Evaluate text: generative perplexity, diversity, and similarity to held-out text."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cwdfm.errors import load_extra
 from cwdfm.metrics.folds import fold_slices
 from cwdfm.metrics.mauve import MIN_SAMPLES, RECOMMENDED_SAMPLES
+from cwdfm.metrics.text import sample_entropies
 from cwdfm.provenance import package_version
-from cwdfm.report.figure import step_curves
+from cwdfm.report.figure import figure_of, save_figure, step_curves, styles_of
 from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import TEXT, SampleSet, Scored, by_model, kind_of, note
 from cwdfm.report.table import Table
 from cwdfm.report.text_data import Passages, TextReference, TextSettings, read_passages
-from cwdfm.report.text_plots import token_plot
 from cwdfm.report.text_scores import COLUMNS, SHOWN_NGRAM, TextScorer, TextScores
 
 _PANELS = {
@@ -213,10 +216,7 @@ def pictures(
 
 
 def token_pictures(
-    scored: Sequence[ScoredText],
-    passages: Sequence[Passages],
-    baseline: Passages | None,
-    out: Path,
+    scored: Sequence[ScoredText], passages: Sequence[Passages], baseline: Passages | None, out: Path
 ) -> Iterator[Picture]:
     """Draw token statistics of each model, for each solver at its largest number of steps."""
     tokens = {str(s): texts.tokens for s, texts in zip(scored, passages, strict=True)}
@@ -230,6 +230,39 @@ def token_pictures(
             f"the curves of the data; repetitive ones have few tokens and a low entropy."
         )
         yield Picture(path.name, caption, wide=True)
+
+
+def token_plot(
+    sets: Mapping[str, NDArray[Any]],
+    path: Path,
+    *,
+    title: str,
+    held_out: NDArray[Any] | None = None,
+) -> None:
+    """Draw token frequency over rank, and the distribution of entropies, for sets of ids [B, N]."""
+    line_styles = {
+        name: {"color": style.color, "linestyle": style.line, "linewidth": 1.4}
+        for name, style in styles_of(list(sets)).items()
+    }
+    shown = dict(sets)
+    if held_out is not None:
+        name = "held-out text"
+        shown[name], line_styles[name] = held_out, {"color": "#888888", "linestyle": "--"}
+    figure = figure_of(9.6, 4.2)
+    ranks, entropies = figure.subplots(1, 2)
+    for name, tokens in shown.items():
+        counts = np.sort(np.unique(tokens, return_counts=True)[1])[::-1]
+        ranks.plot(
+            np.arange(1, len(counts) + 1), counts / counts.sum(), label=name, **line_styles[name]
+        )
+        entropies.ecdf(sample_entropies(tokens), **line_styles[name])
+    ranks.set(xscale="log", yscale="log", xlabel="rank of a token", ylabel="share of all tokens")
+    entropies.set(xlabel="entropy, bits", ylabel="share of samples with at most this entropy")
+    for axis in (ranks, entropies):
+        axis.grid(alpha=0.3)
+    ranks.legend(fontsize=8)
+    figure.suptitle(title)
+    save_figure(figure, path)
 
 
 def _excerpts(sets: Sequence[SampleSet], baseline: Passages | None) -> dict[str, list[str]]:

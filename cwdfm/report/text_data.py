@@ -63,8 +63,8 @@ class TextSettings:
 
     def changed(self) -> dict[str, Any]:
         """The settings that affect scores and differ from their defaults."""
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in COMPUTE}
-        return {name: value for name, value in named.items() if value != _DEFAULTS[name]}
+        values = ((f, getattr(self, f.name)) for f in fields(self) if f.name not in COMPUTE)
+        return {field.name: value for field, value in values if value != field.default}
 
     @property
     def has_evaluator(self) -> bool:
@@ -87,9 +87,6 @@ class TextSettings:
             revision=self.eval_revision,
             trust_remote_code=self.trust_remote_code,
         )
-
-
-_DEFAULTS = {field.name: field.default for field in fields(TextSettings)}
 
 
 @dataclass(frozen=True, eq=False)

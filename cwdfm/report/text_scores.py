@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from cwdfm.cache import Cache
 from cwdfm.errors import InputError, load_extra
 from cwdfm.metrics.evaluator import LoadedEvaluatorLM
 from cwdfm.metrics.folds import fold_slices
-from cwdfm.metrics.mauve import MIN_SAMPLES, Embedder, FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.mauve import MIN_SAMPLES, Embedder, Mauve, mauve_score
 from cwdfm.metrics.overlap import Overlap, ngram_overlap
 from cwdfm.metrics.perplexity import END, Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
@@ -37,7 +37,7 @@ _NOT_PERPLEXITY = (
     "overlap_tokens",
 )
 
-_Score = Perplexity | Mauve | Overlap
+S = TypeVar("S", Perplexity, Mauve, Overlap)
 
 
 @dataclass(frozen=True)
@@ -122,18 +122,17 @@ class TextScorer:
 
     def score(self, passages: Passages) -> TextScores:
         """Compute the scores of a set, or read them from the cache."""
-        perplexity = mauve = None
+        perplexity = mauve = overlap = None
         if self.settings.has_evaluator:
             key = self._perplexity_key(passages)
-            stored = self._cached(key, lambda: self._perplexity(passages))
-            perplexity = Perplexity.from_json(stored)
+            perplexity = self._cached(Perplexity, key, lambda: self._perplexity(passages))
         if self.has_mauve(passages):
-            key = self._mauve_key(passages)
-            mauve = Mauve.from_json(self._cached(key, lambda: self._mauve(passages)))
-        overlap = None
-        if self.training is not None:
-            stored = self._cached(self._overlap_key(passages), lambda: self._overlap(passages))
-            overlap = Overlap.from_json(stored)
+            mauve = self._cached(Mauve, self._mauve_key(passages), lambda: self._mauve(passages))
+        if (training := self.training) is not None:
+            key, folds = self._overlap_key(passages), self.settings.folds
+            overlap = self._cached(
+                Overlap, key, lambda: ngram_overlap(passages.tokens, training, folds=folds)
+            )
         statistics = text_statistics(passages.tokens, folds=self.settings.folds)
         return TextScores(perplexity, statistics, mauve, overlap)
 
@@ -156,7 +155,7 @@ class TextScorer:
             ) from error
 
     @cached_property
-    def features(self) -> FeatureModel:
+    def features(self) -> LoadedEvaluatorLM | Embedder:
         """The feature model of MAUVE, loaded on first use."""
         name = self.settings.mauve
         if name == "evaluator":
@@ -169,11 +168,11 @@ class TextScorer:
         assert self.reference is not None
         return self.features.features(self.reference.texts)
 
-    def _cached(self, key: dict[str, Any], compute: Callable[[], _Score]) -> Any:
+    def _cached(self, cls: type[S], key: dict[str, Any], compute: Callable[[], S]) -> S:
         if (stored := self.cache.json(key)) is None:
             stored = compute().to_json()
             self.cache.put_json(key, stored)
-        return stored
+        return cls.from_json(stored)
 
     def _perplexity(self, passages: Passages) -> Perplexity:
         s = self.settings
@@ -194,10 +193,6 @@ class TextScorer:
             features = self.features.features(passages.texts)
             score = mauve_score(features, self._reference_features)
         return replace(score, features=self.features.conventions())
-
-    def _overlap(self, passages: Passages) -> Overlap:
-        assert self.training is not None
-        return ngram_overlap(passages.tokens, self.training, folds=self.settings.folds)
 
     @cached_property
     def _training_digest(self) -> str:

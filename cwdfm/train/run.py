@@ -21,12 +21,7 @@ from cwdfm.distributed import all_reduce_mean, gather, rank, world_size
 from cwdfm.errors import InputError
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.method.flow import Flow
-from cwdfm.model.conditions import (
-    ConditionEmbedding,
-    condition_of,
-    drop_conditions,
-    encode_columns,
-)
+from cwdfm.model.conditions import ConditionEmbedding, condition_of, drop_conditions, encode_columns
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import derive_seed
 from cwdfm.pretrained import Pretrained

@@ -20,10 +20,11 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm import data
+from cwdfm.data.smiles import CanonicalSet
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.metrics.chemnet import Moments, activations
-from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import score_molecules
 from cwdfm.metrics.text import sample_entropies
 from cwdfm.solver import Samples
 from experiments.frontier.evaluators import Evaluator, load_evaluator

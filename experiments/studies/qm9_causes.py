@@ -18,8 +18,8 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm import data
+from cwdfm.data.smiles import CanonicalSet
 from cwdfm.files import write_json
-from cwdfm.metrics.molecule import CanonicalSet
 from cwdfm.pretrained import Pretrained
 from cwdfm.provenance import provenance
 from cwdfm.trained import prompt_tokens

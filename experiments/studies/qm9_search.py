@@ -37,9 +37,10 @@ import torch
 
 import cwdfm
 from cwdfm import data
+from cwdfm.data.smiles import CanonicalSet
 from cwdfm.files import write_json
 from cwdfm.generation import generate
-from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import score_molecules
 from cwdfm.postprocess.refine import Refine
 from cwdfm.postprocess.reject import Reject
 from cwdfm.postprocess.resample import Resample

@@ -18,8 +18,9 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm import data
+from cwdfm.data.smiles import CanonicalSet
 from cwdfm.files import write_json
-from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import score_molecules
 from cwdfm.provenance import provenance
 from cwdfm.solver.fit_confidence import held_out_predictions
 

@@ -17,10 +17,9 @@ from cwdfm.data import (
     load,
     reads_text,
 )
-from cwdfm.data.dataset import SEED
 from cwdfm.data.molecule_files import LINE_SUFFIXES
+from cwdfm.data.molecules import Preparation
 from cwdfm.data.readers import file_type, is_table
-from cwdfm.data.text.corpora import Text8
 from cwdfm.errors import InputError, NotInstalled
 
 _LARGE_FILE = 1 << 20  # bytes; larger text files are assumed not to be blank
@@ -59,7 +58,7 @@ def check_corpus(path: str, *, text: bool, length: int | None = None) -> None:
 
 def is_on_hub(path: str) -> bool:
     """Whether this is the name of a corpus that has to be downloaded."""
-    return isinstance(CORPORA.get(path), HubCorpus | Text8) and not is_prepared(Path(path))
+    return isinstance(CORPORA.get(path), HubCorpus) and not is_prepared(Path(path))
 
 
 def _is_molecule_file(path: Path) -> bool:
@@ -80,4 +79,4 @@ def _check_molecules(file: SmilesFile, length: int | None) -> None:
     """Raise an error if a short file contains no molecules."""
     with suppress(NotInstalled):  # the task itself reports it
         if len(list(file.rows(_MANY_LINES))) < _MANY_LINES:
-            file.prepare(length=length or _LONG, limit=None, seed=SEED)  # raises
+            file.prepare(Preparation(length or _LONG))  # raises

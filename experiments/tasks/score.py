@@ -10,12 +10,13 @@ import torch
 
 from cwdfm.data import CORPORA, TokenData, is_prepared, load, load_reference
 from cwdfm.data.reference import canonical_texts
+from cwdfm.data.smiles import CanonicalSet
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.likelihood.dataset import held_out_likelihood, load_held_out
 from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.mauve import mauve_score
-from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import score_molecules
 from cwdfm.metrics.perplexity import generative_perplexity
 from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import hub_progress_bars, locate_model, model_fingerprint

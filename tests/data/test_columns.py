@@ -53,20 +53,14 @@ def test_columns_belong_to_their_molecules(tmp_path: Path, name: str) -> None:
 
 
 def test_randomized_molecules_keep_their_columns(tmp_path: Path) -> None:
-    path = table(tmp_path / "a.csv", {})
-    data = randomize(load(path, condition=["weight"], cache=False), 5, seed=3)
-    fresh = load_columns_again(data)
-    assert len(data.columns["weight"]) == len(data.train) + len(data.valid)
-    np.testing.assert_allclose(data.columns["weight"].astype(float), fresh, rtol=2e-3)
-
-
-def load_columns_again(data: TokenData) -> np.ndarray:
-    """The weights computed from the molecules of each row."""
     from rdkit.Chem import MolFromSmiles
     from rdkit.Chem.rdMolDescriptors import CalcExactMolWt
 
+    path = table(tmp_path / "a.csv", {})
+    data = randomize(load(path, condition=["weight"], cache=False), 5, seed=3)
     texts = data.texts("train") + data.texts("valid")
-    return np.array([CalcExactMolWt(MolFromSmiles(text)) for text in texts])
+    exact = [CalcExactMolWt(MolFromSmiles(text)) for text in texts]
+    np.testing.assert_allclose(data.columns["weight"].astype(float), exact, rtol=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,14 @@ from cwdfm.data import (
     TokenData,
     canonical,
     load,
+    load_reference,
     randomize,
     split_smiles,
     tokenizer_from_json,
 )
-from cwdfm.data.molecules import REASONS, PackagedMolecules, pack, split
+from cwdfm.data.molecules import REASONS, PackagedMolecules, Preparation, pack, split
 from cwdfm.data.qm9 import QM9
 from cwdfm.data.smiles import invalid_reason
-from cwdfm.report.molecules import MoleculeReference
 
 pytest.importorskip("rdkit")
 needs_qm9 = pytest.mark.skipif(not importlib.util.find_spec("qm9pack"), reason="needs qm9pack")
@@ -298,7 +298,7 @@ def test_split_by_seed(tmp_path: Path) -> None:
 def test_package_files_are_limited_by_split_and_hashed_by_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two files to train on, one held out; a newer package in the place of one that was read."""
+    """Two training files and a held-out one; then a file changes, as in a newer package."""
     module = tmp_path / "chemist"
     module.mkdir()
     rows = {"a": ["C", "CC", "CO"], "b": ["CN", "CF"], "c": ["CO", "CCC", "CCO", "CCN"]}
@@ -307,11 +307,12 @@ def test_package_files_are_limited_by_split_and_hashed_by_content(
     monkeypatch.syspath_prepend(tmp_path)
     files: tuple[tuple[str, Split | None], ...]
     files = (("a.csv", "train"), ("b.csv", "train"), ("c.csv", "valid"))
-    mine = PackagedMolecules("mine", 8, None, "chemist", "chemist", "?", files)
-    whole = mine.prepare(length=8, limit=None, seed=0)
+    place: dict[str, Any] = {"package": "chemist", "module": "chemist", "install": "?"}
+    mine = PackagedMolecules(name="mine", length=8, files=files, **place)
+    whole = mine.prepare(Preparation(8, seed=0))
     assert sorted(whole.texts("train")) == ["C", "CC", "CF", "CN", "CO"]
     assert sorted(whole.texts("valid")) == ["CCC", "CCN", "CCO"]  # without the one trained on
-    few = mine.prepare(length=8, limit=4, seed=0)
+    few = mine.prepare(Preparation(8, limit=4, seed=0))
     assert sorted(few.texts("train")) == ["C", "CC", "CN", "CO"]
     before = mine.origin()
     write(module / "b.csv", "Smiles\nCN\nCP")
@@ -350,7 +351,7 @@ def test_save_and_load(prepared: Path) -> None:
 
 
 def test_data_without_a_report(tmp_path: Path) -> None:
-    """The counts of the sequences take its place, so that the file is not a damaged one."""
+    """Counts that are not given are those of the sequences."""
     x = pack(["CC", "CO", "C"], SmilesTokenizer(("C", "O")), 6)
     TokenData("mine", x[:2], x[2:], SmilesTokenizer(("C", "O")), {}, {}, {}).save(
         tmp_path / "a.npz"
@@ -363,7 +364,7 @@ def test_data_without_a_report(tmp_path: Path) -> None:
 def test_fingerprint_covers_everything_a_model_sees(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Order, split, vocabulary and every row, also where rows are read in several parts."""
+    """Order, split, vocabulary and every row, also if rows are hashed in several chunks."""
     data = load(prepared)
     joined, tokens = np.concatenate([data.train, data.valid]), SmilesTokenizer(tuple("CFON"))
     cut = len(data.train) + 1
@@ -374,8 +375,8 @@ def test_fingerprint_covers_everything_a_model_sees(
         *(replace(data, train=np.delete(data.train, i, 0)) for i in (2, 3, -1)),
     ]
     assert len({each.fingerprint for each in (data, *variants)}) == 1 + len(variants)
-    monkeypatch.setattr("cwdfm.data.dataset._ROWS", 4)  # of which 57 are no multiple
-    assert replace(data).fingerprint == data.fingerprint  # parts are no part of it
+    monkeypatch.setattr("cwdfm.data.dataset._ROWS", 4)  # does not divide the 57 rows
+    assert replace(data).fingerprint == data.fingerprint
     other = [data.train.copy() for _ in data.train]
     for i, x in enumerate(other):
         x[i, 1] = 2
@@ -383,7 +384,7 @@ def test_fingerprint_covers_everything_a_model_sees(
 
 
 def test_loads_without_rdkit_the_compiler_and_sharding(prepared: Path) -> None:
-    """Importing the compiler takes as long as importing torch, what shards tensors half of that."""
+    """Importing the compiler takes as long as importing torch, and importing DTensor half of it."""
     code = (
         "import sys; sys.modules['rdkit'] = sys.modules['qm9pack'] = None\n"
         "from cwdfm.data import load; print(load(sys.argv[1]).report['kept'])\n"
@@ -551,7 +552,7 @@ def test_unwritable_cache_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if nothing but the core were installed."""
+    """Simulate an installation without the optional dependencies."""
     for module in ("rdkit.Chem", "rdkit.rdBase"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr("cwdfm.data.molecules.find_spec", lambda name: None)
@@ -731,8 +732,7 @@ def test_text_cannot_be_randomized(tmp_path: Path) -> None:
 @needs_qm9
 def test_reference_recognizes_randomized_molecules(some: TokenData, tmp_path: Path) -> None:
     randomize(some, 2).save(tmp_path / "randomized.npz")
-    found = MoleculeReference.load(str(tmp_path / "randomized.npz"))
-    assert found is not None
+    found = load_reference(str(tmp_path / "randomized.npz"))
     assert set(found.training) == set(some.texts("train"))
 
 

@@ -44,7 +44,7 @@ def fill(template: str, atom: str = "C") -> str:
 
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_filled_templates_contain_the_fragment(name: str) -> None:
-    """Whatever the size of the holes: with chains of carbon every sample is valid."""
+    """With carbon chains in holes of any size, every sample is valid."""
     fragment = FRAGMENTS[name]
     fragment.check(WORDS, 48)
     templates = [fragment.template(WORDS, 48, 0, i) for i in range(60)]
@@ -57,8 +57,8 @@ def test_filled_templates_contain_the_fragment(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRAGMENTS)
-def test_the_writing_of_the_fragment_does_not_matter(name: str) -> None:
-    """Neither the order of atoms, nor aromatic or Kekule form, nor explicit hydrogen atoms."""
+def test_templates_do_not_depend_on_the_smiles_of_the_fragment(name: str) -> None:
+    """Nor on the order of atoms, the aromatic or Kekule form, or explicit hydrogen atoms."""
     fragment = FRAGMENTS[name]
     texts = [chem.MolToSmiles(part) for part in fragment.parts]
     kekule = {"kekuleSmiles": True, "allHsExplicit": True}
@@ -68,7 +68,8 @@ def test_the_writing_of_the_fragment_does_not_matter(name: str) -> None:
     ]
     assert len({tuple(each) for each in writings}) > 2
     for each in writings:
-        changed = replace(fragment, **dict(zip(names_of(fragment), each, strict=True)))
+        names = [field.name for field in fields(fragment) if field.type is str]
+        changed = replace(fragment, **dict(zip(names, each, strict=True)))
         for seed in range(5):
             assert changed.template(WORDS, 48, seed) == fragment.template(WORDS, 48, seed)
 
@@ -80,13 +81,8 @@ def writing(smiles: str, options: dict[str, bool]) -> str:
     return str(chem.MolToSmiles(molecule, **options))
 
 
-def names_of(fragment: Fragment) -> list[str]:
-    """The fields that are SMILES."""
-    return [each.name for each in fields(fragment) if each.type is str]
-
-
 def test_numbers_of_atoms_and_marks_are_ignored() -> None:
-    """Attachment points as RDKit and BRICS write them, and atoms with map numbers."""
+    """For attachment points in the notation of RDKit and BRICS, and for mapped atoms."""
     expected = Scaffold("*c1ccc(C*)cc1").template(WORDS, 48, 3)
     for text in ("[*:1]c1ccc(C[*:2])cc1", "[1*]c1ccc([CH2:7][16*])cc1"):
         assert Scaffold(text).template(WORDS, 48, 3) == expected
@@ -96,7 +92,7 @@ def test_numbers_of_atoms_and_marks_are_ignored() -> None:
 
 
 def test_templates_of_linkers_begin_like_canonical_smiles() -> None:
-    """In a fragment, not at the attachment point, with the hole between the fragments."""
+    """They start inside a fragment, and the hole is between the fragments."""
     template = FRAGMENTS["linker"].template(WORDS, 48, 0)
     text = re.sub(r"\[\d+\]", "S", template)
     assert text.startswith("c1cncc(SC")
@@ -136,7 +132,7 @@ def test_lengths_follow_the_model() -> None:
 
 
 def test_templates_follow_the_law_of_lengths() -> None:
-    """Unless the fragment is longer than any text: then all lengths are equally likely."""
+    """If the fragment is longer than any text, all lengths are equally likely."""
     for size in (20, 5):
         law = np.eye(47)[size]
         rows = [Scaffold(INDOLE).template(WORDS, 48, i, law=law) for i in range(9)]
@@ -264,13 +260,7 @@ def test_samples_without_the_fragment_are_counted(
 def test_command_line_errors(tmp_path: Path) -> None:
     sample = ("sample", "qm9-mask-small", "--n", 2, "--steps", 2, "--out", tmp_path / "a.smi")
     for words, message in (
-        (
-            (
-                "--scaffold",
-                "C(",
-            ),
-            "is not a valid molecule",
-        ),
+        (("--scaffold", "C("), "is not a valid molecule"),
         (("--scaffold", "CCP"), "vocabulary of the model: P"),
         (("--scaffold", "CC", "--template", "C*"), "--scaffold and --template cannot be combined"),
         (("--grow", "*C*"), "has 2 marks"),

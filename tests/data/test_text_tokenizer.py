@@ -124,13 +124,9 @@ def test_bytes_and_characters() -> None:
     assert characters.decode([5, 4, 0, 5]) == f"{END}🥊a{END}"
 
 
-def every_tokenizer(folder: Path) -> list[TextTokenizer]:
-    own = find_tokenizer(word_level(folder / "own"))
-    return [ByteTokenizer(), CharacterTokenizer.build([UNICODE]), own]
-
-
 def test_tokenizer_interface(tmp_path: Path) -> None:
-    for tokenizer in every_tokenizer(tmp_path):
+    own = find_tokenizer(word_level(tmp_path / "own"))
+    for tokenizer in (ByteTokenizer(), CharacterTokenizer.build([UNICODE]), own):
         stored = json.loads(json.dumps(tokenizer.to_json()))
         again = tokenizer_from_json(stored)
         assert again == tokenizer
@@ -160,7 +156,7 @@ def test_a_stored_tokenizer_is_small_and_guarded(gpt2: TextTokenizer) -> None:
 @needs_gpt2
 @pytest.mark.parametrize("unit", ["word ", "line\n", "ACGT", "你好"])
 def test_long_texts_are_encoded_in_pieces(gpt2: TextTokenizer, unit: str) -> None:
-    """The memory of an encoder is bounded, and only texts without spaces are tokenized anew."""
+    """Memory is bounded, and only the ids of texts without spaces may change."""
     text = unit * 400
     pieces = list(gpt2.split_text(text, 100, most=200))
     assert "".join(pieces) == text

@@ -112,7 +112,8 @@ def test_shell_blocks_run(
             tokens=dataset.tokens,
         )
         monkeypatch.setitem(loader.DATASETS, dataset.name, small)
-    monkeypatch.setitem(corpora.CORPORA, "openwebtext", replace(corpora.OPENWEBTEXT, held_out=2))
+    pages: Any = corpora.CORPORA["openwebtext"]
+    monkeypatch.setitem(corpora.CORPORA, pages.name, replace(pages, held_out=2))
     with serve_hub(tmp_path / "hub", monkeypatch) as hub:
         for name in set(MODELS) & set(re.findall(r"[\w.-]+/[\w.-]+", script)):
             MODELS[name](tmp_path / "published" / name)

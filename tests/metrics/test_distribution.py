@@ -91,7 +91,7 @@ def statistics(smiles: list[str]) -> ReferenceStatistics:
 
 @needs_moses
 def test_equal_to_moses(moses: Any) -> None:
-    """All metrics, for samples with duplicates, invalid strings and another spelling."""
+    """All metrics, for samples with duplicates, invalid strings and non-canonical SMILES."""
     test, scaffolds = rows("test", 0, 60), rows("test_scaffolds", 0, 60)
     train = rows("train", 0, 10)
     gen = [*rows("test_scaffolds", 50, 80), *train[:3], "CC(", "OCC", "CCO", "CC[N+](C)(C)C"]
@@ -122,7 +122,7 @@ def test_filters_are_those_of_moses(moses: Any) -> None:
 
 @needs_moses
 def test_published_statistics_equal_our_own() -> None:
-    """Of some molecules of TestSF: MOSES published what this version of RDKit computes too."""
+    """For some molecules of TestSF, this version of RDKit computes what MOSES published."""
     published, smiles = published_statistics("TestSF"), rows("test_scaffolds", 0, 40)
     own = Descriptors.of(smiles, filters=False)
     assert (pack_bits(published["SNN"]["fps"][:40]) == own.fingerprints).all()

@@ -7,9 +7,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from cwdfm.data.smiles import canonical
+from cwdfm.data.smiles import CanonicalSet, canonical
 from cwdfm.errors import InputError
-from cwdfm.metrics.molecule import CanonicalSet, FoldCounts, canonical_set, histograms
+from cwdfm.metrics.molecule import FoldCounts, canonical_set, histograms
 from cwdfm.metrics.molecule import score_molecules as score
 from tests.support.smiles import INVALID_SMILES
 
@@ -17,7 +17,7 @@ pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
 
 
 @pytest.mark.parametrize(
-    "spellings",
+    "variants",
     [
         ("CCO", "OCC", "C(O)C", "[CH3][CH2][OH]", " CCO\n"),
         ("C1CC1", "C2CC2", "C1C-C1", "C%11CC%11"),
@@ -27,8 +27,8 @@ pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
     ],
     ids=lambda s: s[0],
 )
-def test_different_smiles_of_one_molecule_agree(spellings: tuple[str, ...]) -> None:
-    (one,) = {canonical(s) for s in spellings}
+def test_different_smiles_of_one_molecule_agree(variants: tuple[str, ...]) -> None:
+    (one,) = {canonical(s) for s in variants}
     assert one is not None
     assert canonical(one) == one
 

@@ -471,23 +471,6 @@ def test_unsuitable_evaluators(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"NaN .* scores for 2 of 2 texts.*float32.*weights"):
         generative_perplexity(["abc", "def"], evaluator, folds=1)
 
-    for kind, message in (
-        ("BertForMaskedLM", "is not causal.*gpt2-large"),
-        ("BertModel", "is missing .* weights of a causal language model"),
-    ):
-        save_bert(tmp_path / kind, kind)
-        with pytest.raises(InputError, match=message):
-            EvaluatorLM(str(tmp_path / kind), device="cpu").load()
-
-
-def test_an_unreachable_hub_suggests_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    extra("transformers")
-    hub = extra("huggingface_hub.constants")
-    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
-    name = "no-such-owner/no-such-model"
-    with pytest.raises(InputError, match=f"'{name}' is not a local folder.*hub.*local-dir"):
-        EvaluatorLM(name, device="cpu").load()
-
 
 def test_an_unreachable_hub_is_not_asked_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     extra("transformers")
@@ -554,17 +537,6 @@ def test_code_of_a_model_runs_only_with_consent(
             EvaluatorLM("owner/model", trust_remote_code=True, revision=revision)
     with pytest.raises(InputError, match="local path"):
         EvaluatorLM(str(folder), revision="0" * 40)
-
-
-def test_invalid_gguf_files(tmp_path: Path) -> None:
-    extra("transformers")
-    extra("gguf")
-    path = tmp_path / "x.gguf"
-    with pytest.raises(InputError, match="there is no GGUF file"):
-        EvaluatorLM(str(path)).load()
-    path.write_bytes(b"hello")
-    with pytest.raises(InputError, match=r"cannot be loaded .*GGUF"):
-        EvaluatorLM(str(path), device="cpu").load()
 
 
 def test_fingerprints_distinguish_models_of_the_same_name(
@@ -708,7 +680,7 @@ def test_overlap_equals_a_search_for_every_ngram(
 def test_overlap_with_a_part_of_the_training_text() -> None:
     training: np.ndarray[Any, Any] = np.arange(64).reshape(4, 16)
     whole = ngram_overlap(training, training, ngrams=(4,), folds=1)
-    half = ngram_overlap(training, torch.from_numpy(training), ngrams=(4,), folds=1, limit=40)
+    half = ngram_overlap(training, torch.from_numpy(training[:2]), ngrams=(4,), folds=1)
     assert (whole.shares[4].value, whole.tokens) == (1.0, 64)
     assert (half.shares[4].value, half.tokens) == (0.5, 32)
     for wrong in (training[0], np.empty((0, 16), np.int64), "text"):

@@ -24,6 +24,7 @@ from tests.support.recordings import revealed_in_order
 
 VOCAB, LENGTH, STEPS = 5, 6, 12
 OF_BASELINES = {"left-to-right", "analytic", "score-euler"}  # solvers of no flow
+WEIGHTED = Euler(weight=Neighbor(radius=1))
 TOKENIZER = CharacterTokenizer.build(["<&ab"]).to_json()
 
 
@@ -33,69 +34,66 @@ def logits_of(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return table[x.roll(1, 1)] * 3
 
 
-def record(source: Source, *, weight: Neighbor | None = None, **options: object) -> cwdfm.Samples:
+def record(source: Source, solver: Any = None, **options: Any) -> cwdfm.Samples:
     return cwdfm.sample(
         lambda x, t: logits_of(x, t)[..., : source.num_tokens],
         source,
         Polynomial(2.0),
-        Euler(weight=weight),
+        solver or Euler(),
         shape=(7, LENGTH),
         steps=STEPS,
         seed=3,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
 
 
+def recorded(source: Source, **options: Any) -> Recording:
+    recording = record(source, **options).recording
+    assert recording is not None
+    return recording
+
+
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
-@pytest.mark.parametrize("weight", [None, Neighbor(radius=1)], ids=["plain", "neighbor"])
-def test_a_recording_matches_the_sampled_states(source: Source, weight: Neighbor | None) -> None:
+@pytest.mark.parametrize("solver", [Euler(), WEIGHTED], ids=["plain", "neighbor"])
+def test_a_recording_matches_the_sampled_states(source: Source, solver: Euler) -> None:
     states: list[torch.Tensor] = []
-    record(source, weight=weight, callback=lambda state, _: states.append(state.tokens[:3]))
-    samples = record(source, weight=weight, record=3, batch_size=4)
+    record(source, solver, callback=lambda state, _: states.append(state.tokens[:3]))
+    samples = record(source, solver, record=3, batch_size=4)
     recording = samples.recording
     assert recording is not None
     for step, tokens in enumerate(states, start=1):
         assert np.array_equal(recording.at(step), tokens.numpy())
-    assert torch.equal(samples.tokens, record(source, weight=weight).tokens)
+    assert torch.equal(samples.tokens, record(source, solver).tokens)
     assert np.allclose(recording.times, np.linspace(0, 1, STEPS + 1))
 
 
 @pytest.mark.parametrize("name", sorted(SOLVERS.keys() - OF_BASELINES))
 def test_every_solver_can_be_recorded(name: str) -> None:
     """The recording has the states of each step, and recording does not change the samples."""
-    recorded = 0
+    count = 0
     for source in (MaskSource(VOCAB), UniformSource(VOCAB)):
         states: list[torch.Tensor] = []
-
-        def run(source: Source = source, **options: Any) -> cwdfm.Samples:
-            return cwdfm.sample(
-                lambda x, t: logits_of(x, t)[..., : source.num_tokens],
-                source,
-                Polynomial(2.0),
-                cwdfm.make_solver(name),
-                shape=(4, LENGTH),
-                steps=STEPS,
-                **options,
-            )
-
         try:
-            plain = run(callback=lambda state, _: states.append(state.tokens[:2]))  # noqa: B023
+            plain = record(
+                source,
+                cwdfm.make_solver(name),
+                callback=lambda state, _, states=states: states.append(state.tokens[:2]),
+            )
         except InputError:  # of some solvers, for a uniform source
             continue
-        samples = run(record=2)
+        samples = record(source, cwdfm.make_solver(name), record=2)
         assert samples.recording is not None
         assert torch.equal(samples.tokens, plain.tokens)
         for step, tokens in enumerate(states, start=1):
             assert np.array_equal(samples.recording.at(step), tokens.numpy())
         replay_page([samples.recording])
-        recorded += 1
-    assert recorded
+        count += 1
+    assert count
 
 
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
 def test_entropies_and_alternatives_are_the_models(source: Source) -> None:
-    recording = record(source, record=3).recording
-    assert recording is not None
+    recording = recorded(source, record=3)
     assert len(recording.move_step)
     for m, step in enumerate(recording.move_step):
         r, i = recording.move_sequence[m], recording.move_position[m]
@@ -109,8 +107,7 @@ def test_entropies_and_alternatives_are_the_models(source: Source) -> None:
 
 
 def test_weights_average_to_one_over_masked_positions() -> None:
-    recording = record(MaskSource(VOCAB), weight=Neighbor(radius=1), record=3).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), solver=WEIGHTED, record=3)
     alphas = recording.alphas()
     for step in range(STEPS - 1):  # the last step moves everything, without weights
         for r, row in enumerate(recording.at(step) == VOCAB):
@@ -120,8 +117,7 @@ def test_weights_average_to_one_over_masked_positions() -> None:
 
 
 def test_a_saved_recording_loads(tmp_path: Path) -> None:
-    recording = record(MaskSource(VOCAB), record=True).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), record=True)
     recording = replace(recording, labels={"tokenizer": TOKENIZER, "name": "Euler"})
     recording.save(tmp_path / "a.npz")
     again = Recording.load(tmp_path / "a.npz")
@@ -131,8 +127,7 @@ def test_a_saved_recording_loads(tmp_path: Path) -> None:
 
 
 def test_damaged_recordings_are_rejected(tmp_path: Path) -> None:
-    recording = record(MaskSource(VOCAB), record=2).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), record=2)
     path = tmp_path / "a.npz"
     none = {name: getattr(recording, name)[:, :0] for name in ("entropy", "alpha")}
     for change in (
@@ -156,8 +151,7 @@ def test_damaged_recordings_are_rejected(tmp_path: Path) -> None:
 
 
 def test_a_recording_with_any_damaged_byte_loads_or_is_rejected(tmp_path: Path) -> None:
-    recording = record(MaskSource(VOCAB), record=1).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), record=1)
     path, rng, rejected = tmp_path / "a.npz", np.random.default_rng(0), 0
     recording.save(path)
     whole = path.read_bytes()
@@ -177,8 +171,7 @@ def test_a_recording_with_any_damaged_byte_loads_or_is_rejected(tmp_path: Path) 
 def test_other_formats_and_huge_recordings_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = record(MaskSource(VOCAB), record=2).recording
-    assert recording is not None
+    recording = recorded(MaskSource(VOCAB), record=2)
     path = tmp_path / "a.npz"
     monkeypatch.setattr("cwdfm.solver.recording.FORMAT", 2)
     recording.save(path)
@@ -212,8 +205,7 @@ def test_a_recording_too_large_to_load_is_rejected_before_the_first_step() -> No
 
 
 def test_a_recording_without_a_tokenizer_shows_ids() -> None:
-    recording = record(UniformSource(VOCAB), record=1).recording
-    assert recording is not None
+    recording = recorded(UniformSource(VOCAB), record=1)
     page = replay_page([recording])
     assert " ".join(map(str, recording.tokens[0].tolist())) in page
 
@@ -222,8 +214,7 @@ def test_a_recording_without_a_tokenizer_shows_ids() -> None:
     "tokenizer", [{"kind": "new"}, {"kind": "smiles"}, CharacterTokenizer.build(["a"]).to_json()]
 )
 def test_a_tokenizer_that_does_not_fit_names_the_recording(tokenizer: object) -> None:
-    recording = record(UniformSource(VOCAB), record=1).recording
-    assert recording is not None
+    recording = recorded(UniformSource(VOCAB), record=1)
     with pytest.raises(InputError, match="euler, 12 steps"):
         replay_page(
             [replace(recording, labels={"tokenizer": tokenizer, "name": "euler, 12 steps"})]

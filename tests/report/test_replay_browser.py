@@ -1,7 +1,7 @@
 """The replay page in a real browser, compared with the recording that it plays."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,15 +63,28 @@ MASKED = record(cwdfm.MaskSource(VOCAB), 12, weight=cwdfm.Neighbor(radius=1), na
 UNIFORM = record(cwdfm.UniformSource(VOCAB), 6, name="uniform")
 
 
-def open_page(browser: "Browser", tmp_path: Path, *recordings: Recording, **context: Any) -> "Page":
-    file = tmp_path / "replay.html"
-    file.write_text(replay_page(recordings))
-    page = new_page(browser, **context)
-    page.problems = watch(page)  # type: ignore[attr-defined]
-    page.goto(file.as_uri())
-    if context.get("java_script_enabled", True):
-        page.wait_for_selector("#app", state="visible")
-    return page
+Opener = Callable[..., "Page"]
+
+
+@pytest.fixture
+def open_page(browser: "Browser", tmp_path: Path) -> Iterator[Opener]:
+    """Opens pages that play recordings. They are closed after the test, in which none may fail."""
+    opened: list[tuple[Page, list[str]]] = []
+
+    def open_one(*recordings: Recording, html: str | None = None, **context: Any) -> "Page":
+        file = tmp_path / f"{len(opened)}.html"
+        file.write_text(html or replay_page(recordings))
+        page = new_page(browser, **context)
+        opened.append((page, watch(page)))
+        page.goto(file.as_uri())
+        if html is None and context.get("java_script_enabled", True):
+            page.wait_for_selector("#app", state="visible")
+        return page
+
+    yield open_one
+    for page, problems in opened:
+        assert not problems
+        page.close()
 
 
 def shown(page: "Page", run: int = 0) -> list[str]:
@@ -94,10 +107,8 @@ def positions(page: "Page", kind: str, run: int = 0) -> set[int]:
 
 
 @pytest.mark.parametrize("recording", [MASKED, UNIFORM], ids=["mask", "uniform"])
-def test_stepping_shows_the_recorded_states(
-    browser: "Browser", tmp_path: Path, recording: Recording
-) -> None:
-    page, steps = open_page(browser, tmp_path, recording), len(recording.times) - 1
+def test_stepping_shows_the_recorded_states(open_page: Opener, recording: Recording) -> None:
+    page, steps = open_page(recording), len(recording.times) - 1
     for step in range(1, steps + 1):
         page.keyboard.press("ArrowRight")
         assert shown(page) == words(recording, step)
@@ -123,14 +134,10 @@ def test_stepping_shows_the_recorded_states(
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 5)
     assert shown(page) == words(recording, steps // 2, sample=2)
-    assert not page.problems  # type: ignore[attr-defined]
-    page.close()
 
 
-def test_playing_reaches_the_final_samples_and_can_be_paused(
-    browser: "Browser", tmp_path: Path
-) -> None:
-    page = open_page(browser, tmp_path, MASKED)
+def test_playing_reaches_the_final_samples_and_can_be_paused(open_page: Opener) -> None:
+    page = open_page(MASKED)
     page.select_option("#speed", "60")
     page.keyboard.press("Space")
     expect(page.locator("#slider")).to_have_value("12")
@@ -146,25 +153,22 @@ def test_playing_reaches_the_final_samples_and_can_be_paused(
     assert 0 < step < 12
     page.wait_for_timeout(700)  # longer than a step
     assert int(page.input_value("#slider")) == step
-    page.close()
 
 
-def test_two_recordings_play_together_aligned_by_time(browser: "Browser", tmp_path: Path) -> None:
-    page = open_page(browser, tmp_path, MASKED, UNIFORM)
+def test_two_recordings_play_together_aligned_by_time(open_page: Opener) -> None:
+    page = open_page(MASKED, UNIFORM)
     for step in (1, 4, 7, 12):  # of 12; the other one has 6 steps
         page.locator("#slider").fill(str(step))
         assert shown(page, 0) == words(MASKED, step)
         assert shown(page, 1) == words(UNIFORM, step // 2)
     assert page.locator("h2:visible").all_inner_texts() == ["masked", "uniform"]
-    page.close()
 
 
-def test_colors_follow_weights_and_entropies(browser: "Browser", tmp_path: Path) -> None:
-    page = open_page(browser, tmp_path, UNIFORM)
+def test_colors_follow_weights_and_entropies(open_page: Opener) -> None:
+    page = open_page(UNIFORM)
     page.select_option("#color", "alpha")
     assert page.locator(".legend .scale").count() == 0  # its solver has no weight
-    page.close()
-    page = open_page(browser, tmp_path, MASKED)
+    page = open_page(MASKED)
     for color, values in (("alpha", MASKED.alphas()[4, 0]), ("entropy", MASKED.entropy[4, 0])):
         page.select_option("#color", color)
         page.locator("#slider").fill("4")
@@ -177,13 +181,10 @@ def test_colors_follow_weights_and_entropies(browser: "Browser", tmp_path: Path)
         order = np.argsort(values[free], kind="stable")
         assert np.all(np.diff(np.array(strengths)[free][order]) >= 0)
         assert max(strengths) > 0
-    page.close()
 
 
-def test_pointing_at_a_token_shows_when_it_changed_and_its_alternatives(
-    browser: "Browser", tmp_path: Path
-) -> None:
-    page = open_page(browser, tmp_path, MASKED)
+def test_pointing_at_a_token_shows_when_it_changed_and_its_alternatives(open_page: Opener) -> None:
+    page = open_page(MASKED)
     page.keyboard.press("End")
     m = int(np.flatnonzero(MASKED.move_sequence == 0)[0])
     position, step = int(MASKED.move_position[m]), int(MASKED.move_step[m])
@@ -199,24 +200,22 @@ def test_pointing_at_a_token_shows_when_it_changed_and_its_alternatives(
     page.keyboard.press("ArrowDown")
     assert positions(page, "picked") == {(position + 1) % LENGTH}
     assert page.input_value("#slider") == "12"
-    page.close()
 
 
-def test_given_tokens_and_holes_are_marked(browser: "Browser", tmp_path: Path) -> None:
+def test_given_tokens_and_holes_are_marked(open_page: Opener) -> None:
     fixed = torch.zeros(LENGTH, dtype=torch.bool)
     fixed[[0, 1, 2, 9, 10, 15]] = True
     recording = record(
         cwdfm.MaskSource(VOCAB), 4, prompt=torch.zeros(LENGTH, dtype=torch.int64), fixed=fixed
     )
-    page = open_page(browser, tmp_path, recording)
+    page = open_page(recording)
     assert positions(page, "prompt") == set(fixed.nonzero().flatten().tolist())
     assert positions(page, "hole") == set((~fixed).nonzero().flatten().tolist())
     page.keyboard.press("End")
     assert positions(page, "hole") == set((~fixed).nonzero().flatten().tolist())
-    page.close()
 
 
-def test_hostile_text_stays_text(browser: "Browser", tmp_path: Path) -> None:
+def test_hostile_text_stays_text(open_page: Opener) -> None:
     attack = "</script><img src=x onerror=alert(1)><script>alert(2)</script>{{data}}"
     tokenizer = CharacterTokenizer.build([attack, LETTERS])
     ids = np.array([tokenizer.encode(attack)], np.int32)
@@ -235,42 +234,36 @@ def test_hostile_text_stays_text(browser: "Browser", tmp_path: Path) -> None:
         alpha=np.zeros((12, *ids.shape), np.uint8),
         labels={"tokenizer": tokenizer.to_json(), "name": attack},
     )
-    page = open_page(browser, tmp_path, recording)
+    page = open_page(recording)
     assert "".join(shown(page)) == attack
     assert page.inner_text(".run h2") == attack
     page.locator(".tokens span").first.hover()
     assert page.locator("img").count() == 0
-    assert not page.problems  # type: ignore[attr-defined]
-    page.close()
 
 
-def test_without_scripts_the_final_samples_show(browser: "Browser", tmp_path: Path) -> None:
-    page = open_page(browser, tmp_path, MASKED, UNIFORM, java_script_enabled=False)
+def test_without_scripts_the_final_samples_show(open_page: Opener) -> None:
+    page = open_page(MASKED, UNIFORM, java_script_enabled=False)
     text = page.inner_text("body")
     for recording in (MASKED, UNIFORM):
         for row in recording.tokens.tolist():
             assert TOKENIZER.decode(row) in text
     assert not page.locator("#app").is_visible()
-    page.close()
 
 
-def test_molecules_are_drawn_once_complete(browser: "Browser", tmp_path: Path) -> None:
+def test_molecules_are_drawn_once_complete(open_page: Opener) -> None:
     tokenizer = SmilesTokenizer.build(["CCO"])
     row = [tokenizer.bos_id, *tokenizer.encode("CCO"), tokenizer.eos_id, tokenizer.pad_id]
     recording = revealed_in_order(tokenizer, row)
-    page = open_page(browser, tmp_path, recording)
+    page = open_page(recording)
     now, last = page.locator(".drawings .box").nth(0), page.locator(".drawings .box").nth(1)
     for step in range(len(row) + 1):
         page.locator("#slider").fill(str(step))
         assert now.locator("svg").count() == int(step >= 5)  # the padding is still masked
         assert last.locator("svg").count() == 1
-    page.close()
 
 
-def test_a_screen_reader_gets_names_and_a_readable_sequence(
-    browser: "Browser", tmp_path: Path
-) -> None:
-    page = open_page(browser, tmp_path, MASKED)
+def test_a_screen_reader_gets_names_and_a_readable_sequence(open_page: Opener) -> None:
+    page = open_page(MASKED)
     page.focus(".tokens")
     page.keyboard.press("ArrowDown")
     assert "masked" in page.inner_text(".detail")
@@ -284,33 +277,23 @@ def test_a_screen_reader_gets_names_and_a_readable_sequence(
     changed = int(((MASKED.move_step == 0) & (MASKED.move_sequence == 0)).sum())
     assert "step 1 of 12" in live
     assert live.endswith(str(changed))
-    page.close()
 
 
-def test_the_page_fits_a_phone_and_follows_dark_mode(browser: "Browser", tmp_path: Path) -> None:
+def test_the_page_fits_a_phone_and_follows_dark_mode(open_page: Opener) -> None:
     paper = set()
     for scheme in ("light", "dark"):
         page = open_page(
-            browser,
-            tmp_path,
-            MASKED,
-            UNIFORM,
-            color_scheme=scheme,
-            viewport={"width": 360, "height": 740},
+            MASKED, UNIFORM, color_scheme=scheme, viewport={"width": 360, "height": 740}
         )
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         paper.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-        page.close()
     assert len(paper) == 2
 
 
-def test_frames_are_as_high_as_their_content(browser: "Browser", tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
+def test_frames_are_as_high_as_their_content(open_page: Opener) -> None:
     frames = "".join(replay_frame(replay_page([MASKED] * n)) for n in (1, 2))
-    file.write_text(f"<!DOCTYPE html><script>{FIT_FRAMES}</script>{frames}")
-    page = new_page(browser, viewport={"width": 360, "height": 740})
-    problems = watch(page)
-    page.goto(file.as_uri())
+    html = f"<!DOCTYPE html><script>{FIT_FRAMES}</script>{frames}"
+    page = open_page(html=html, viewport={"width": 360, "height": 740})
     heights = set()
     for handle in page.locator("iframe").element_handles():
         inside = handle.content_frame()
@@ -320,13 +303,11 @@ def test_frames_are_as_high_as_their_content(browser: "Browser", tmp_path: Path)
         inside.wait_for_function(f"{fits}document.body.offsetHeight")
         heights.add(inside.evaluate("innerHeight"))
     assert len(heights) == 2  # on a phone, two recordings are one above the other
-    assert not problems
-    page.close()
 
 
-def test_a_step_of_a_long_text_changes_few_elements(browser: "Browser", tmp_path: Path) -> None:
+def test_a_step_of_a_long_text_changes_few_elements(open_page: Opener) -> None:
     """The cost of a frame is measured by experiments/studies/replay_cost.py, not here."""
-    page = open_page(browser, tmp_path, long_recording(1024, 1024))
+    page = open_page(long_recording(1024, 1024))
     counts = page.evaluate(
         """async () => {
           const count = async (k, color) => {
@@ -350,8 +331,6 @@ def test_a_step_of_a_long_text_changes_few_elements(browser: "Browser", tmp_path
     state, entropy = counts
     assert 0 < state <= 8  # one token moves per step: its text and class, and the last one's class
     assert entropy <= 2 * 1024  # at most color and class of each token
-    assert not page.problems  # type: ignore[attr-defined]
-    page.close()
 
 
 def long_recording(length: int, steps: int) -> Recording:

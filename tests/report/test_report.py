@@ -1,5 +1,6 @@
 """The molecule report: scores against the metrics and hand-counted sets; a self-contained page."""
 
+import csv
 import hashlib
 import json
 import re
@@ -11,18 +12,20 @@ from typing import Any
 import pytest
 
 from cwdfm.cli import demo, evaluate
-from cwdfm.data import load
+from cwdfm.data import load, load_reference
+from cwdfm.data.reference import ReferenceMolecules
+from cwdfm.data.smiles import CanonicalSet
 from cwdfm.errors import InputError
 from cwdfm.metrics.distribution import distribution_scores
-from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import score_molecules
 from cwdfm.metrics.reference_statistics import ReferenceStatistics
-from cwdfm.report import Evaluation, MoleculeReference, TextSettings, report_folder
+from cwdfm.report import Evaluation, TextSettings, report_folder
 from cwdfm.report.evaluate import sample_kind
 from cwdfm.report.molecule_table import LISTED, molecule_table
 from cwdfm.report.molecules import ScoredMolecules, _notes, evaluate_molecules, pictures
 from cwdfm.report.page import Picture
 from cwdfm.report.page import page as page_of
-from cwdfm.report.sample_set import File, SampleSet, by_model, gather, prompt_notes, short_titles
+from cwdfm.report.sample_set import File, SampleSet, by_model, gather, sampling_notes, short_titles
 from cwdfm.report.table import Table
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from tests.support.command import command, rejected
@@ -115,8 +118,8 @@ def test_counted_by_hand(tmp_path: Path, data: str, capsys: pytest.CaptureFixtur
 def test_training_on_other_data_than_the_default_is_noted(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load_reference = MoleculeReference.load
-    monkeypatch.setattr(MoleculeReference, "load", lambda _, **__: load_reference(data))
+    reference = load_reference(data)
+    monkeypatch.setattr("cwdfm.report.molecules.load_reference", lambda _, **__: reference)
     monkeypatch.setattr("cwdfm.report.molecules.pictures", lambda *_: ((), ()))
     head: dict[str, Any] = {"options": OPTIONS}
     note = "Novel molecules are those not in qm9, but small was trained on my.csv"
@@ -281,8 +284,10 @@ def test_short_titles_leave_out_what_sets_have_in_common(tmp_path: Path) -> None
 
 def test_long_samples_in_a_table(tmp_path: Path) -> None:
     texts = ["long " * 40_000, "short"]
+    limit = csv.field_size_limit()
     write_samples(tmp_path / "a.csv", SampleFile(texts))
     assert read_samples(tmp_path / "a.csv").texts == texts
+    assert csv.field_size_limit() == limit  # tables read later keep their limit
 
 
 @pytest.mark.parametrize(("kind", "column"), [("selfies", "smiles"), ("bytes", "text")])
@@ -418,10 +423,10 @@ def test_drawings_show_the_set_with_the_most_valid_samples(
     drawn: list[list[str]] = []
     monkeypatch.setattr("cwdfm.report.molecules.molecule_grid", lambda x, *_, **__: drawn.append(x))
     monkeypatch.setattr("cwdfm.report.molecules.step_curves", lambda *_, **__: None)
-    known = MoleculeReference(CanonicalSet(["CC", "CO"]), [], {"name": "mine"})
+    known = ReferenceMolecules("mine", ["CC", "CO"], [], {}, {}, "")
 
-    def captions(*rows: ScoredMolecules, reference: MoleculeReference | None = known) -> list[str]:
-        return [picture.caption for picture in pictures(rows, tmp_path, reference)[0]]
+    def captions(*rows: ScoredMolecules, reference: ReferenceMolecules | None = known) -> list[str]:
+        return [picture.caption for picture in pictures(rows, tmp_path, reference, {})[0]]
 
     few, most = molecules(["x", "x", "x", "CCC"]), molecules(["CC", "CO", "N", "OC"], 16)
     curve, grid = captions(few, most)
@@ -435,7 +440,8 @@ def test_drawings_show_the_set_with_the_most_valid_samples(
     assert "deviations over folds" in captions(molecules(["C"] * 8), molecules(["C"] * 8, 16))[0]
     # The share counts, not the number: 3 of 3 is better than 4 of 8.
     assert "16 steps" in captions(molecules(["C", "x"] * 4, 8, 8), molecules(["C"] * 3, 16, 3))[0]
-    _, (note,) = pictures([molecules(["C"] * 3, 8, 8), molecules(["C"] * 5, 16, 8)], tmp_path, None)
+    uneven = [molecules(["C"] * 3, 8, 8), molecules(["C"] * 5, 16, 8)]
+    _, (note,) = pictures(uneven, tmp_path, None, {})
     assert "a fold size of at most 3" in note
 
 
@@ -444,12 +450,12 @@ def test_notes_on_counts() -> None:
     rows = [molecules(["x"] * 4 + ["C"] * 4), molecules(["x"] * 4, None)]
     assert rows[1].cells()[:2] == ("-", "-")
     assert rows[1].to_json()["model"] is None
-    about = {"name": "mine", "rows": {"read": 5000, "unparsable": 1234}}
-    reference = MoleculeReference(CanonicalSet(["C"]), ["C"], about)
+    report = {"read": 5000, "unparsable": 1234}
+    reference = ReferenceMolecules("mine", ["C"], ["C"], report, {}, "")
     invalid, unparsable = _notes(rows, 4, reference)
     assert invalid == "No valid molecule: m."
     assert unparsable.startswith("1,234 of 5,000 rows (24.7%) of mine")
-    assert _notes(rows, 4, replace(reference, about=about | {"rows": {}})) == [invalid]
+    assert _notes(rows, 4, replace(reference, report={})) == [invalid]
 
 
 def test_the_reference_is_canonicalized_unless_it_is_canonical(
@@ -457,20 +463,21 @@ def test_the_reference_is_canonicalized_unless_it_is_canonical(
 ) -> None:
     """Histograms use the held-out molecules."""
     found = load(data)
-    reference = MoleculeReference.load(data)
-    assert reference is not None
+    reference = load_reference(data)
     assert reference.held_out == found.texts("valid") != found.texts("train")
+    assert reference.compared(99) == reference.held_out
     other = replace(found, source=found.source | {"rdkit": "another"})
     here = replace(found, source=found.source | {"spellings": "as they came"})
     spelt = {"train": ["OCC", "C1=CC=CC=C1"], "valid": []}
     monkeypatch.setattr(type(other), "texts", lambda _, split: spelt[split])
     for each in (other, here):
         monkeypatch.setattr("cwdfm.data.reference.load", lambda *_, each=each, **__: each)
-        reference = MoleculeReference.load("mine.npz")
-        assert reference is not None
-        assert sorted(reference.training) == sorted(reference.held_out) == ["CCO", "c1ccccc1"]
+        reference = load_reference("mine.npz")
+        assert sorted(reference.training) == sorted(reference.compared(9)) == ["CCO", "c1ccccc1"]
     asked: list[str] = []
-    monkeypatch.setattr(MoleculeReference, "load", lambda name, **_: asked.append(name))
+    monkeypatch.setattr(
+        "cwdfm.report.molecules.load_reference", lambda name, **_: asked.append(name)
+    )
     evaluate_molecules(gather([samples(tmp_path / "a.jsonl", ["x"])]), tmp_path)
     assert asked == ["qm9"]  # the default
 
@@ -489,7 +496,7 @@ def test_grouping_of_files_into_sets(tmp_path: Path) -> None:
     assert (odd.model, odd.solver, odd.steps) == ("odd.jsonl", None, None)
     falling = [samples(tmp_path / f"s{steps}.jsonl", steps=steps) for steps in (16, 8)]
     assert [found.steps for found in gather(falling)] == [8, 16]
-    (note,) = prompt_notes(gather([samples(tmp_path / "p.jsonl", prompt="C")]))
+    (note,) = sampling_notes(gather([samples(tmp_path / "p.jsonl", prompt="C")]))
     assert note.endswith(": Euler, 8 steps.")
 
 
@@ -534,7 +541,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         ([good, again, *out], "have the same seed (0) and settings"),
         ([good, good, *out], "a.jsonl are identical, so their samples would count twice"),
         ([good, copy, *out], "would count twice"),
-        ([text, *out], "samples of kind 'music'; supported are 'smiles'"),
+        ([text, *out], "samples of kind 'music'; supported are 'smiles', 'bytes'"),
         ([text, smi, *out], "need separate reports"),
         ([good, *out, "--fold-size", 0], "--fold-size must be an integer >= 1, got 0"),
         ([good, *out[:2], "--data", "nothing.smi"], "neither a dataset nor a file"),
@@ -563,8 +570,7 @@ LONG = ["C" * n + end for n in range(20, 60) for end in ("O", "[Si](C)C", "Br")]
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("my.smi", ()), ("my.csv", ()), ("own.tsv", ("--column", "Structure"))],
+    ("name", "options"), [("my.smi", ()), ("my.csv", ()), ("own.tsv", ("--column", "Structure"))]
 )
 def test_copies_of_a_file_are_not_novel(tmp_path: Path, name: str, options: tuple[str]) -> None:
     """Neither the length nor the tokens of a molecule exclude it from the reference."""

@@ -324,9 +324,7 @@ def method_calls() -> dict[str, Call]:
         )  # fmt: skip
         state = solver.init(MASK, torch.arange(3), LENGTH)
         calls["step"] = Call(
-            solver.step,
-            fields(**FLOW, state=(state,), t=(0.0, 0.5), t_next=(0.6, 1.0)),
-            anything,
+            solver.step, fields(**FLOW, state=(state,), t=(0.0, 0.5), t_next=(0.6, 1.0)), anything
         )
     trained = cwdfm.load("qm9-mask-small")
     calls["generate"] = Call(

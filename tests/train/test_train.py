@@ -64,6 +64,17 @@ def final_state(out: Path) -> dict[str, torch.Tensor]:
     return found[0] | found[1]
 
 
+def latest_step(out: Path) -> int:
+    found = load_latest(out / "checkpoints")
+    assert found is not None
+    return int(found[2]["step"])
+
+
+def saved_steps(out: Path) -> list[int]:
+    """The steps of all checkpoints."""
+    return [int(path.name.removeprefix("step-")) for path in checkpoints(out / "checkpoints")]
+
+
 def assert_identical(a: Path, b: Path) -> None:
     first, second = final_state(a), final_state(b)
     assert first.keys() == second.keys()
@@ -86,9 +97,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ended(target: Callable[..., None], *arguments: object) -> int | None:
-    """How a process of its own ends.
+    """Call a function in a new process; returns its exit code.
 
-    All begin as copies of one that has imported everything: that takes longer than the training.
+    The processes are forked from one with all imports, which take longer than the training.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([target.__module__])
@@ -107,8 +118,7 @@ def test_killed_run_resumes_to_identical_weights(whole: Path, tmp_path: Path) ->
     """The kill comes before the first checkpoint, while saving one, and between two."""
     for step, saving, kept in ((1, False, []), (21, True, [14, 20]), (23, False, [20, 21])):
         assert sent(tmp_path, signal.SIGKILL, step, saving=saving) == -signal.SIGKILL
-        steps = [int(path.name[-8:]) for path in checkpoints(tmp_path / "checkpoints")]
-        assert steps == kept
+        assert saved_steps(tmp_path) == kept
     train(tmp_path)
     assert_identical(whole, tmp_path)
     steps = [json.loads(x)["step"] for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -118,9 +128,7 @@ def test_killed_run_resumes_to_identical_weights(whole: Path, tmp_path: Path) ->
 
 def test_sigterm_saves_and_exits(whole: Path, tmp_path: Path) -> None:
     assert sent(tmp_path, signal.SIGTERM, 5) == signal.SIGTERM
-    found = load_latest(tmp_path / "checkpoints")
-    assert found is not None
-    assert 5 < found[2]["step"] < 10
+    assert 5 < latest_step(tmp_path) < 10
     train(tmp_path)
     assert_identical(whole, tmp_path)
 
@@ -130,9 +138,7 @@ def test_signal_in_the_last_step_is_returned(tmp_path: Path, saving: bool) -> No
     """The caller must see the signal even though the run has ended."""
     assert sent(tmp_path, signal.SIGTERM, 40, saving=saving) == signal.SIGTERM
     assert make_run(tmp_path, recipe()).resume()
-    found = load_latest(tmp_path / "checkpoints")
-    assert found is not None
-    assert found[2]["step"] == 40
+    assert latest_step(tmp_path) == 40
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +201,7 @@ def test_processes_stop_at_the_same_step(together: Path) -> None:
     """Only the first process receives the signal; all stop at the same step and report it."""
     recorded = [(together / f"stopped-{rank}").read_text() for rank in range(2)]
     assert recorded == [f"{signal.SIGTERM} at {loop.SYNC_EVERY}"] * 2
-    found = load_latest(together / "stopped" / "checkpoints")
-    assert found is not None
-    assert found[2]["step"] == loop.SYNC_EVERY
+    assert latest_step(together / "stopped") == loop.SYNC_EVERY
 
 
 def test_dropout_seeds_differ_between_processes(together: Path) -> None:
@@ -260,28 +264,20 @@ def test_large_data_are_not_copied_to_the_device(monkeypatch: pytest.MonkeyPatch
 
 
 def test_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
+    """A flipped bit of the tensors, or invalid metadata."""
     fit(make_run(tmp_path, recipe(steps=14)))
-    newest = checkpoints(tmp_path / "checkpoints")[-1] / "training.safetensors"
-    data = bytearray(newest.read_bytes())
-    data[-5] ^= 1
-    newest.write_bytes(data)
-    run = make_run(tmp_path, recipe(steps=14))
-    with pytest.warns(UserWarning, match=r"step-00000014 is damaged .*using the previous one"):
-        assert run.resume()
-    assert run.step == 7
-
-
-def test_checkpoint_with_damaged_meta_data_is_skipped(tmp_path: Path) -> None:
-    fit(make_run(tmp_path, recipe(steps=14)))
-    note = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
-    written = json.loads(note.read_text())
-    damaged = (written | {"format": None}, written | {"sha256": 3}, {"format": 3}, None)
+    newest = checkpoints(tmp_path / "checkpoints")[-1]
+    tensors, note = newest / "training.safetensors", newest / "meta.json"
+    good, written = tensors.read_bytes(), json.loads(note.read_text())
+    tensors.write_bytes(good[:-5] + bytes([good[-5] ^ 1]) + good[-4:])
+    damaged = (written, written | {"format": None}, written | {"sha256": 3}, {"format": 3}, None)
     for meta in damaged:
         note.write_text(json.dumps(meta))
         run = make_run(tmp_path, recipe(steps=14))
         with pytest.warns(UserWarning, match=r"step-00000014 is damaged .*using the previous one"):
             assert run.resume()
         assert run.step == 7
+        tensors.write_bytes(good)
 
 
 def test_data_must_fit_the_config(tmp_path: Path) -> None:
@@ -391,7 +387,7 @@ def test_data_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("cwdfm.data.dataset._checksum", checksum)
     fit(make_run(tmp_path, recipe(steps=4, checkpoint_every=1, validate_every=100)))
-    assert len(checkpoints(tmp_path / "checkpoints")) == 2
+    assert len(saved_steps(tmp_path)) == 2
     assert len(hashed) == 1
 
 
@@ -402,8 +398,7 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = recipe(steps=20, validate_every=4, checkpoint_every=3, keep=2)
     run = make_run(tmp_path, settings)
     fit(run)
-    kept = [path.name for path in checkpoints(tmp_path / "checkpoints")]
-    assert kept == ["step-00000008", "step-00000018", "step-00000020"]
+    assert saved_steps(tmp_path) == [8, 18, 20]
     again = make_run(tmp_path, settings)
     assert again.resume()
     assert (again.best, again.best_step) == (1.0, 8)
@@ -645,7 +640,7 @@ def test_non_finite_weights_are_never_saved(tmp_path: Path) -> None:
     run.train_step = spoilt  # type: ignore[method-assign]
     with pytest.raises(Diverged, match=r"weights are NaN or infinite by step 6.*step-00000003"):
         fit(run)
-    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000003"]
+    assert saved_steps(tmp_path) == [3]
     assert all(torch.isfinite(x).all() for x in final_state(tmp_path).values())
 
 
@@ -658,7 +653,7 @@ def test_non_finite_validation_is_a_divergence(tmp_path: Path, at: dict[str, int
         next(run.model.parameters()).fill_(torch.nan)
     with pytest.raises(Diverged, match=r"predictions are NaN or infinite by step 2 \(learning"):
         fit(run)
-    assert not checkpoints(tmp_path / "checkpoints")
+    assert not saved_steps(tmp_path)
 
 
 def test_large_loss_from_the_hazard_is_not_a_divergence(tmp_path: Path) -> None:
@@ -695,7 +690,7 @@ def test_damaged_newer_checkpoint_does_not_evict_a_good_one(tmp_path: Path) -> N
     (tmp_path / "checkpoints" / "step-00000007" / "notes.txt").write_text("of the user")
     run.step = run.best_step = 8
     run.save()
-    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000008"]
+    assert saved_steps(tmp_path) == [8]
     left = (tmp_path / "checkpoints" / "step-00000007").iterdir()
     assert [path.name for path in left] == ["notes.txt"]
 

@@ -1,6 +1,6 @@
 """The named corpora, and `find_corpus`, which also accepts a user's files.
 
-To add a corpus, define a `Corpus` here or in its own file, and list it in `_ALL`.
+To add a corpus, list it in `_ALL`.
 """
 
 import platform
@@ -18,40 +18,7 @@ from cwdfm.data.text.hub import HubCorpus
 from cwdfm.errors import reject_options
 
 _TITLE = re.compile(r" ?= [^=](.*[^=])? = ?")
-_CUTS = {"train": (0, 90), "valid": (90, 95), "test": (95, 100)}  # percent of text8
 _THREE_PARTS = (("train", "train"), ("valid", "validation"), ("test", "test"))
-
-# 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split. The last
-# 100,000 documents are used for validation, as is common in work on discrete diffusion.
-OPENWEBTEXT = HubCorpus(name="openwebtext", path="Skylion007/openwebtext", held_out=100_000)
-
-# Educational web pages from Common Crawl (Penedo et al. 2024): the sample of 10 billion tokens. It
-# has no split, so one document in 20 is held out (see `pack`).
-FINEWEB_EDU = HubCorpus(name="fineweb-edu", path="HuggingFaceFW/fineweb-edu", config="sample-10BT")
-
-# Passages whose last word depends on the entire passage (Paperno et al. 2016); each is a document.
-# The original is lowercased and word-tokenized. The word tokenization is undone.
-LAMBADA = HubCorpus(
-    name="lambada",
-    path="cimec/lambada",
-    config="plain_text",
-    parts=_THREE_PARTS,
-    detokenizer="lambada",
-    unit="lines",
-)
-
-# 30 million news sentences in random order (Chelba et al. 2013); each is a document. As is common,
-# the test split on the hub is used for validation. The revision is the hub's conversion to parquet,
-# because `datasets` no longer runs the dataset's loading script.
-LM1B = HubCorpus(
-    name="lm1b",
-    length=128,
-    path="billion-word-benchmark/lm1b",
-    revision="refs/convert/parquet",
-    parts=(("train", "train"), ("valid", "test")),
-    detokenizer="lm1b",
-    unit="lines",
-)
 
 
 def articles(rows: Iterable[str]) -> Iterator[str]:
@@ -72,47 +39,6 @@ def articles(rows: Iterable[str]) -> Iterator[str]:
         yield "\n".join(article).strip("\n")
 
 
-# Verified good Wikipedia articles (Merity et al. 2016). The hub has one row per line.
-WIKITEXT_2, WIKITEXT_103 = (
-    HubCorpus(
-        name=f"wikitext-{size}",
-        path="Salesforce/wikitext",
-        config=f"wikitext-{size}-raw-v1",
-        parts=_THREE_PARTS,
-        detokenizer="wikitext",
-        unit="lines",
-        group=articles,
-    )
-    for size in (2, 103)
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text8(Corpus):
-    """100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text.
-
-    Published copies differ in their splits. The text from the hub or a local folder (`text8.txt`)
-    is therefore joined and split again: the first 90% for training, the next 5% for validation and
-    the last 5% for testing.
-    """
-
-    hub: HubCorpus
-
-    @property
-    def part_names(self) -> tuple[str, ...]:
-        return tuple(_CUTS)
-
-    def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
-        text = "".join(document.text for document in self.hub.documents("all", limit)).strip("\n")
-        for name in ("train", "valid") if part is None else (part,):
-            start, stop = (len(text) * percent // 100 for percent in _CUTS[name])
-            split: Split = "train" if part is None and name == "train" else "valid"
-            yield Document(text[start:stop], split)
-
-    def origin(self) -> dict[str, Any]:
-        return self.hub.origin()
-
-
 @dataclass(frozen=True, kw_only=True)
 class PythonTopics(Corpus):
     """Python's help topics: English prose shipped with Python, for trying things out offline.
@@ -130,19 +56,60 @@ class PythonTopics(Corpus):
         return {"python": platform.python_version()}
 
 
-_TEXT8 = HubCorpus(name="text8", path="afmck/text8", parts=(("all", "all"),))
-TEXT8 = Text8(name="text8", tokenizer="chars", length=256, hub=_TEXT8)
-PYTHON_TOPICS = PythonTopics(name="python-topics", tokenizer="bytes", length=128)
-
 _ALL: tuple[Corpus, ...] = (
-    OPENWEBTEXT,
-    FINEWEB_EDU,
-    WIKITEXT_2,
-    WIKITEXT_103,
-    LAMBADA,
-    LM1B,
-    TEXT8,
-    PYTHON_TOPICS,
+    # 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split. The last
+    # 100,000 documents are used for validation, as is common in work on discrete diffusion.
+    HubCorpus(name="openwebtext", path="Skylion007/openwebtext", held_out=100_000),
+    # Educational web pages from Common Crawl (Penedo et al. 2024): the sample of 10 billion tokens.
+    # It has no split, so one document in 20 is held out (see `pack`).
+    HubCorpus(name="fineweb-edu", path="HuggingFaceFW/fineweb-edu", config="sample-10BT"),
+    # Verified good Wikipedia articles (Merity et al. 2016). The hub has one row per line.
+    *(
+        HubCorpus(
+            name=f"wikitext-{size}",
+            path="Salesforce/wikitext",
+            config=f"wikitext-{size}-raw-v1",
+            parts=_THREE_PARTS,
+            detokenizer="wikitext",
+            unit="lines",
+            group=articles,
+        )
+        for size in (2, 103)
+    ),
+    # Passages whose last word depends on the entire passage (Paperno et al. 2016); each is a
+    # document. The original is lowercased and word-tokenized. The word tokenization is undone.
+    HubCorpus(
+        name="lambada",
+        path="cimec/lambada",
+        config="plain_text",
+        parts=_THREE_PARTS,
+        detokenizer="lambada",
+        unit="lines",
+    ),
+    # 30 million news sentences in random order (Chelba et al. 2013); each is a document. As is
+    # common, the test split on the hub is used for validation. The revision is the hub's conversion
+    # to parquet, because `datasets` no longer runs the dataset's loading script.
+    HubCorpus(
+        name="lm1b",
+        length=128,
+        path="billion-word-benchmark/lm1b",
+        revision="refs/convert/parquet",
+        parts=(("train", "train"), ("valid", "test")),
+        detokenizer="lm1b",
+        unit="lines",
+    ),
+    # 100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text.
+    # Published copies differ in their splits, so the text from the hub or a local folder
+    # (`text8.txt`) is joined and split again.
+    HubCorpus(
+        name="text8",
+        tokenizer="chars",
+        length=256,
+        path="afmck/text8",
+        parts=(("all", "all"),),
+        ranges=(("train", (0, 90)), ("valid", (90, 95)), ("test", (95, 100))),
+    ),
+    PythonTopics(name="python-topics", tokenizer="bytes", length=128),
 )
 CORPORA = {corpus.name: corpus for corpus in _ALL}
 
@@ -164,8 +131,6 @@ def find_corpus(
     fixed = f"for a user's files, but {corpus.name!r} has a fixed format"
     reject_options(fixed, column=column, documents=documents)
     local = None if folder is None else Path(folder)
-    if isinstance(corpus, Text8):
-        return replace(corpus, hub=replace(corpus.hub, folder=local, streaming=streaming))
     if isinstance(corpus, HubCorpus):
         return replace(corpus, folder=local, streaming=streaming)
     off_hub = f"for corpora on the hub, which {corpus.name!r} is not"

@@ -112,7 +112,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     @cached_property
-    def boundary(self) -> "re.Pattern[str] | None":
+    def boundary(self) -> re.Pattern[str] | None:
         """Matches single spaces and line breaks if tokens start there, as in GPT-2; else None."""
         parsed = json.loads(self.content)
         split = parsed.get("pre_tokenizer") or {}

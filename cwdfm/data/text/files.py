@@ -7,7 +7,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path, PurePath
 from typing import IO, Any, Literal, get_args
@@ -63,11 +63,16 @@ class TextFiles(Corpus):
         if not types & {*PLAIN, *ARCHIVES} and unit != "rows":
             reason = f"for plain text, but {path} has one document per row"
             reject_options(reason, documents=unit)
-        unit = "rows" if types <= set(FASTA) else unit or "file"
-        corpus = cls(
-            name=name, paths=paths, column=column or "text", unit=unit, rows=unit == "rows"
+        is_fasta = types <= set(FASTA)
+        unit = "rows" if is_fasta else unit or "file"
+        return cls(
+            name=name,
+            tokenizer="chars" if is_fasta else cls.tokenizer,
+            rows=unit == "rows",
+            paths=paths,
+            column=column or "text",
+            unit=unit,
         )
-        return replace(corpus, tokenizer="chars") if types <= set(FASTA) else corpus
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
         texts = (text for path in self.paths for text in read_texts(path, self.column, self.unit))

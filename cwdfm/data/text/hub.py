@@ -31,6 +31,8 @@ class HubCorpus(Corpus):
     # (our name: train, valid or test; the hub's name)
     parts: tuple[tuple[str, str], ...] = (("train", "train"),)
     held_out: int | None = None  # last documents of `train`, used for validation
+    # If set, all rows are joined to one text, and each part is a range of it, in percent.
+    ranges: tuple[tuple[str, tuple[int, int]], ...] = ()
     unit: Unit = "file"  # what one row of a local plain text file is
     group: Callable[[Iterable[str]], Iterator[str]] | None = None  # joins rows into documents
     folder: Path | None = None
@@ -38,10 +40,16 @@ class HubCorpus(Corpus):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        return tuple(dict(self.parts))
+        return tuple(dict(self.ranges or self.parts))
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
-        if part is not None:
+        if ranges := dict(self.ranges):
+            text = "".join(islice(self._texts("all"), limit)).strip("\n")
+            for name in ("train", "valid") if part is None else (part,):
+                start, stop = (len(text) * percent // 100 for percent in ranges[name])
+                training = part is None and name == "train"
+                yield Document(text[start:stop], "train" if training else "valid")
+        elif part is not None:
             yield from self._part(part, "valid", limit)
         elif self.held_out is not None:
             cut = self._count() - self.held_out

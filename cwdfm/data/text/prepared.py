@@ -182,9 +182,9 @@ def text_source(
     tokenizer: TextTokenizer | str,
     length: int,
     *,
-    part: str | None,
-    limit: int | None,
-    seed: int,
+    part: str | None = None,
+    limit: int | None = None,
+    seed: int = SEED,
 ) -> dict[str, Any]:
     """Everything that determines the prepared text; used as cache key. Checks the options."""
     check_integer("length", length, 2, MAX_LENGTH)

@@ -1,18 +1,16 @@
 """The tokenizer of data with one text per sequence: proteins, DNA, reactions, sentences."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self, cast
 
 from numpy.typing import NDArray
 
 from cwdfm.data.text.tokenizer import CharacterTokenizer, TextTokenizer
 from cwdfm.data.tokenizer import tokenizer_from_json
 from cwdfm.errors import InputError
-
-if TYPE_CHECKING:
-    import re
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class RowTokenizer(TextTokenizer, kind="rows"):
         return self.inner.words_include_space
 
     @property
-    def boundary(self) -> "re.Pattern[str] | None":
+    def boundary(self) -> re.Pattern[str] | None:
         return self.inner.boundary
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
@@ -58,10 +56,8 @@ class RowTokenizer(TextTokenizer, kind="rows"):
 
     def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
         """One text per sequence, with its own padding."""
-        ids = [self.encode(text) for text in texts]
-        for row in ids:
-            self.frame(row, length, whole=True)  # raises an error if it does not fit
-        return [row + [self.eos_id] * (length - len(row)) for row in ids], 0
+        rows = [self.frame(self.encode(text), length, whole=True) for text in texts]
+        return cast(list[list[int]], rows), 0
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
         """The ids, followed by end-of-text tokens if `whole`, else by free tokens."""

@@ -46,7 +46,7 @@ class TextTokenizer(Tokenizer):
         return False
 
     @property
-    def boundary(self) -> "re.Pattern[str] | None":
+    def boundary(self) -> re.Pattern[str] | None:
         """Matches where a text can be split and its parts encoded separately; None: nowhere."""
         return _ANYWHERE
 
