@@ -1,6 +1,7 @@
 """Read weight files of other projects: safetensors and pickled tensors, without running code."""
 
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,16 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
         )
     weights = {name: x for file in names for name, x in read_tensors(index.parent / file).items()}
     return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
+
+
+def renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Apply all replacements of regular expressions to the parameter names."""
+    result = {}
+    for name, x in weights.items():
+        for pattern, replacement in names.items():
+            name = re.sub(pattern, replacement, name)
+        result[name] = x
+    return result
 
 
 def check_depth(depth: Any, weights: Mapping[str, Tensor]) -> None:
