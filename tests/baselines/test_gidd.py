@@ -12,9 +12,7 @@ from scipy import integrate, special
 from torch import Tensor
 
 import cwdfm
-from cwdfm.baselines.gidd import GIDD
-from cwdfm.baselines.gidd.method import S_END
-from cwdfm.baselines.gidd.noise import HybridNoise
+from cwdfm.baselines.gidd import GIDD, S_END, HybridNoise
 from cwdfm.baselines.sedd import Analytic, ScoreEuler
 from cwdfm.method import SampleRequest
 from tests.support.exact import Array, correlated_target
