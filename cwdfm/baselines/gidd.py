@@ -63,8 +63,13 @@ class Levels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HybridNoise:
-    """Mask and uniform noise. `p_uniform`: the fraction of uniform tokens at s = 1/2."""
+class GIDD(Method):
+    """A network of p(x_1^i | z^-i), and the noise that it was trained for.
+
+    `p_uniform`: the fraction of uniform tokens at s = 1/2.
+    """
+
+    default_solver = "analytic"
 
     vocab_size: int
     p_uniform: float
@@ -74,6 +79,30 @@ class HybridNoise:
         valid = isinstance(self.p_uniform, float) and 0 < self.p_uniform < 1
         rule = "be a number between 0 and 1, exclusive (0 is a flow with a mask source)"
         require(valid, "p_uniform", rule, self.p_uniform)
+
+    @property
+    def source(self) -> MaskSource:
+        """The state at s = 1, and the token ids."""
+        return MaskSource(self.vocab_size)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.vocab_size + 1
+
+    def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
+        rule = Analytic() if solver is None else solver
+        if not isinstance(rule, Analytic):
+            reason = "a revealed token may be noise, which its steps would keep"
+            refuse_solver(self, solver, "Analytic() (solver analytic)", reason)
+        model = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
+        chain = HybridChain(rule, self)
+        return sample(model, self.source, Linear(), chain, **request.loop_options)
+
+    def likelihood(
+        self, model: nn.Module, x_1: Tensor, **options: Unpack[LikelihoodOptions]
+    ) -> Bound:
+        terms = partial(_bound_terms, model, self)
+        return estimate_bound(model, x_1, terms, self.vocab_size, **options)
 
     def levels(self, s: Tensor) -> Levels:
         """alpha and beta at s."""
@@ -128,48 +157,6 @@ class HybridNoise:
 
 
 @dataclass(frozen=True)
-class GIDD(Method):
-    """A network of p(x_1^i | z^-i), with the noise that it was trained for (see `HybridNoise`)."""
-
-    default_solver = "analytic"
-
-    vocab_size: int
-    p_uniform: float
-
-    def __post_init__(self) -> None:
-        _ = self.noise  # checks the fields
-
-    @property
-    def noise(self) -> HybridNoise:
-        """The forward process of a token."""
-        return HybridNoise(self.vocab_size, self.p_uniform)
-
-    @property
-    def source(self) -> MaskSource:
-        """The state at s = 1, and the token ids."""
-        return MaskSource(self.vocab_size)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.vocab_size + 1
-
-    def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
-        rule = Analytic() if solver is None else solver
-        if not isinstance(rule, Analytic):
-            reason = "a revealed token may be noise, which its steps would keep"
-            refuse_solver(self, solver, "Analytic() (solver analytic)", reason)
-        model = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
-        chain = HybridChain(rule, self.noise)
-        return sample(model, self.source, Linear(), chain, **request.loop_options)
-
-    def likelihood(
-        self, model: nn.Module, x_1: Tensor, **options: Unpack[LikelihoodOptions]
-    ) -> Bound:
-        terms = partial(_bound_terms, model, self)
-        return estimate_bound(model, x_1, terms, self.vocab_size, **options)
-
-
-@dataclass(frozen=True)
 class HybridChain(StepSolver):
     """Steps of the reverse chain along t = 1 - s, drawn from the exact law of each token.
 
@@ -177,7 +164,7 @@ class HybridChain(StepSolver):
     """
 
     rule: Analytic
-    noise: HybridNoise
+    method: GIDD
 
     def take(self, step: Step) -> tuple[State, Info]:
         source, state, t, t_next = step.source, step.state, step.t, step.t_next
@@ -188,26 +175,26 @@ class HybridChain(StepSolver):
         drawn_K = torch.empty_like(z_K)
         for k, logits_kV in predict_logits(step.model, source, state.tokens, t_B, positions):
             p_kV = self.rule.probabilities(logits_kV)
-            law_kT = self.noise.step_law(p_kV, z_K[k], 1 - t, 1 - t_next)
+            law_kT = self.method.step_law(p_kV, z_K[k], 1 - t, 1 - t_next)
             drawn_K[k] = sample_categorical(law_kT.log(), u_K[k], dtype=self.rule.dtype)
         tokens_BN = positions.replace(state.tokens, drawn_K)
         return step.finish(tokens_BN, positions)
 
 
 def _bound_terms(model: Model, method: GIDD, batch: BoundBatch) -> BoundTerms:
-    noise, x_1, free_BN = method.noise, batch.x_1, ~batch.fixed
+    x_1, free_BN = batch.x_1, ~batch.fixed
 
     def total(s_B: Tensor, step: int, term: PositionTerm) -> Tensor:
         """The sum [B] of a term over the free positions of noised sequences."""
-        z_BN = noise.corrupt(x_1, s_B, seed=batch.seed, step=step, index=batch.index)
+        z_BN = method.corrupt(x_1, s_B, seed=batch.seed, step=step, index=batch.index)
         z_BN = torch.where(batch.fixed, x_1, z_BN)
         return position_sum(model, method.source, z_BN, x_1, free_BN, 1 - s_B, s_B, term)
 
     def divergence(logits_kV: Tensor, z_k: Tensor, x_1_k: Tensor, s_k: Tensor) -> Tensor:
-        return noise.divergence(logits_kV.softmax(-1), z_k, x_1_k, s_k)
+        return method.divergence(logits_kV.softmax(-1), z_k, x_1_k, s_k)
 
     def last_step(logits_kV: Tensor, z_k: Tensor, x_1_k: Tensor, _: Tensor) -> Tensor:
-        law_kT = noise.step_law(logits_kV.softmax(-1), z_k, S_END, 0.0)
+        law_kT = method.step_law(logits_kV.softmax(-1), z_k, S_END, 0.0)
         return law_kT.sum(1).log() - law_kT.gather(1, x_1_k[:, None])[:, 0].log()
 
     low = S_END**0.25
