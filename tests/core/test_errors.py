@@ -114,7 +114,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: on_grid(0.1, 0.5, 1.0), "increase strictly from 0 to 1"),
     (lambda: on_grid(0.0, 0.5, 0.9), "increase strictly from 0 to 1"),
     (lambda: sample(steps=3, grid=torch.tensor([0.0, 0.5, 1.0])), r"3 steps.*shape \(4,\)"),
-    (lambda: sample(grid="log"), "one of 't', 'kappa', got 'log'"),
+    (lambda: sample(grid="log"), "one of 't', 'kappa', 'sqrt', got 'log'"),
     (
         lambda: cwdfm.Euler().init(cwdfm.MaskSource(5), torch.arange(3), 10**9),
         "length must be an integer <= 1,000,000",
