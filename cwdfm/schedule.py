@@ -17,7 +17,6 @@ from torch import Tensor
 from cwdfm.errors import (
     MAX_STEPS,
     InputError,
-    check_choice,
     check_instance,
     check_integer,
     describe,
@@ -151,8 +150,9 @@ def time_grid(
         raise InputError(f"a grid must start at a time in [0, 1), got {first}")
     if isinstance(spacing, Tensor):
         return _check_grid(spacing, steps, first)
-    require(isinstance(spacing, str), "grid", "be a name or a tensor of times", spacing)
-    check_choice("grid", spacing, get_args(Spacing))
+    names = ", ".join(map(repr, get_args(Spacing)))
+    valid = isinstance(spacing, str) and spacing in get_args(Spacing)
+    require(valid, "grid", f"be one of {names} or a tensor of times", spacing)
     if spacing == "t":
         return torch.linspace(first, 1, steps + 1, dtype=torch.float64)
     begin = float(schedule.kappa(torch.tensor(first, dtype=torch.float64)))

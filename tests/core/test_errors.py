@@ -114,7 +114,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: on_grid(0.1, 0.5, 1.0), "increase strictly from 0 to 1"),
     (lambda: on_grid(0.0, 0.5, 0.9), "increase strictly from 0 to 1"),
     (lambda: sample(steps=3, grid=torch.tensor([0.0, 0.5, 1.0])), r"3 steps.*shape \(4,\)"),
-    (lambda: sample(grid="log"), "one of 't', 'kappa', 'sqrt', got 'log'"),
+    (lambda: sample(grid="log"), "one of 't', 'kappa', 'sqrt' .*, got 'log'"),
     (
         lambda: cwdfm.Euler().init(cwdfm.MaskSource(5), torch.arange(3), 10**9),
         "length must be an integer <= 1,000,000",
@@ -135,7 +135,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: sample(index=[1, 2, 3]), "index must be an int64 tensor.*got list"),
     (lambda: sample(index=torch.arange(3) - 1), "not be negative, got -1"),
     (lambda: PATH.sample(X, T, index=torch.arange(3) - 1), "not be negative, got -1"),
-    (lambda: sample(grid=[0.0, 1.0]), "'t', 'kappa' or a tensor of times"),
+    (lambda: sample(grid=[0.0, 1.0]), "'t', 'kappa', 'sqrt' or a tensor of times"),
     (lambda: sample(shape=8), r"\(number of samples, length\).*got 8"),
     (lambda: sample(solver=None), r"a Solver such as Euler\(\), got None"),
     (lambda: untyped.MixturePath(MASK, cwdfm.Linear), r"a Schedule such as Polynomial\(2\.0\)"),
