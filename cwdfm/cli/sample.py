@@ -142,9 +142,7 @@ def main(arguments: list[str]) -> None:
                 if rank() == 0:
                     seconds = time.perf_counter() - start
                     header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
-                    if (
-                        options.record
-                    ):  # before the samples: a command killed in between still resumes
+                    if options.record:  # first, so that a command killed in between resumes
                         path = write_recording(job)
                     written = finish(options, partial, header, trained.tokenizer)
                     if not streamed:

@@ -63,7 +63,7 @@ class SEDD(Method):
         return self.forward_graph.source.num_tokens
 
     def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
-        """Sample sequences. On the grids "kappa" and "sqrt", exp(-sigma) has the place of kappa."""
+        """Sample sequences. The grids "kappa" and "sqrt" use exp(-sigma) instead of kappa."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):
             refuse_solver(self, solver, ALLOWED, REASON)
