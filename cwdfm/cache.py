@@ -12,7 +12,6 @@ import re
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,32 +39,28 @@ def content_digest(description: object) -> str:
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Cache:
-    """A folder of cached results."""
+def cache_path(name: str, key: object, suffix: str = "") -> Path:
+    """The path of an entry in the cache folder: a sanitized name and the digest of its key."""
+    readable = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:60]
+    return cache_folder() / f"{readable}-{content_digest(key)[:24]}{suffix}"
 
-    folder: Path
 
-    def path(self, name: str, key: object, suffix: str = "") -> Path:
-        """The path of an entry: a sanitized name followed by the digest of its key."""
-        readable = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:60]
-        return self.folder / f"{readable}-{content_digest(key)[:24]}{suffix}"
+def cached_json(folder: Path, key: object) -> Any | None:
+    """The result for a key that `cache_json` stored; None if it is missing or damaged."""
+    try:
+        entry = read_json(_json_path(folder, key))
+    except (OSError, ValueError):
+        return None
+    return entry.get("value") if isinstance(entry, dict) else None
 
-    def json(self, key: object) -> Any | None:
-        """The cached result for a key; None if it is missing or damaged."""
-        path = self._json_path(key)
-        try:
-            entry = read_json(path)
-        except (OSError, ValueError):
-            return None
-        return entry.get("value") if isinstance(entry, dict) else None
 
-    def put_json(self, key: object, value: Any) -> None:
-        """Store a JSON-serializable result; the key is stored with it, for inspection."""
-        write_json(self._json_path(key), {"key": key, "value": value})
+def cache_json(folder: Path, key: object, value: Any) -> None:
+    """Store a JSON-serializable result in a folder, with its key for inspection."""
+    write_json(_json_path(folder, key), {"key": key, "value": value})
 
-    def _json_path(self, key: object) -> Path:
-        return self.folder / f"{content_digest(key)[:32]}.json"
+
+def _json_path(folder: Path, key: object) -> Path:
+    return folder / f"{content_digest(key)[:32]}.json"
 
 
 def cached(

@@ -1,4 +1,4 @@
-"""Solvers by name, as used on the command line and in experiments.
+"""Solvers by name, as used on the command line.
 
 `SOLVERS` maps each name to a config, a frozen dataclass whose fields are exactly the solver's
 options, and to a function that builds the solver from it. To add a solver, add a line to `SOLVERS`,
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cwdfm.baselines.autoregressive import LeftToRight
 from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
-from cwdfm.config import added
 from cwdfm.errors import InputError, check_choice
-from cwdfm.method.base import Method
 from cwdfm.solver import (
     KLASS,
     Corrector,
@@ -263,33 +261,3 @@ SPECIFIC_OPTIONS = frozenset().union(*map(option_names, SOLVERS)) - SHARED_OPTIO
 def solvers_with(option: str) -> list[str]:
     """The names of the solvers that have this option."""
     return [solver for solver in SOLVERS if option in option_names(solver)]
-
-
-@dataclass(frozen=True)
-class SolverChoice:
-    """A solver's name and the options of all solvers in one flat record.
-
-    Options that the named solver does not have are ignored, and options without a field here keep
-    their defaults. Recorded results are identified by these fields (see `to_config`), so the fields
-    must not change.
-    """
-
-    solver: Name = "auto"
-    radius: int = NeighborConfig.radius
-    scale: float = NeighborConfig.scale
-    boundary: WindowBoundary = "circular"
-    beta: float = EntropyConfig.beta
-    gamma: float = EntropyBoundConfig.gamma
-    corrector: float = EulerConfig.corrector
-    hazard: Hazard = EulerConfig.hazard
-    temperature: float = SolverConfig.temperature
-    top_p: float = SolverConfig.top_p
-    stop: bool = False
-    corrector_power: float = added(POWER)
-
-    def build(self, method: Method, end_token: int | None = None) -> Any:
-        """Build the solver for a method; "auto" is the method's default solver."""
-        name = method.default_solver if self.solver == "auto" else self.solver
-        options = {o: getattr(self, o) for o in option_names(name) if hasattr(self, o)}
-        solver = build_solver(name, SOLVERS[name].config(**options))
-        return method.adapt(solver, end_token if self.stop else None)

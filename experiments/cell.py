@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cwdfm.solver_config import SolverChoice
 from experiments.measure import measure, over_seeds
 from experiments.scale import Scale, size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Column, Value
 from experiments.tasks.base import Corpus, Task

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from cwdfm.solver_config import SolverChoice
 from experiments.cell import Cell, weight_label
 from experiments.measure import Measure, measure
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.tasks.train import Train
 

@@ -29,7 +29,7 @@ from cwdfm.pretrained.model import load_trained
 from cwdfm.provenance import provenance
 from cwdfm.report import check_folder, report_folder
 from cwdfm.report.analysis import context_plot, context_table, updates_plot, updates_table
-from cwdfm.solver_config import POWER, SOLVERS, build_solver, option_names, solvers_with
+from cwdfm.solver_config import POWER, make_solver, option_names, solvers_with
 from cwdfm.source import MaskSource
 from cwdfm.trained import auto_batch_size, prompt_tokens
 from cwdfm.weight.neighbor import Boundary
@@ -220,7 +220,7 @@ def named_solver(options: Updates, name: Named) -> Any:
     """Build the named solver with the parameters from the command line."""
     names = option_names(name) & {field.name for field in fields(Updates)}
     values = {option: getattr(options, option) for option in names}
-    return build_solver(name, SOLVERS[name].config(**values))
+    return make_solver(name, **values)
 
 
 def label(options: Updates, solver: Named) -> str:

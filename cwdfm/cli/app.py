@@ -270,23 +270,12 @@ def make_results(gr: Any) -> list[Any]:
         visible=False,
     )
     files = gr.Files(label="Download", interactive=False, elem_id="files", visible=False)
+    look = {"wrap_lines": True, "show_line_numbers": False, "visible": False}
     command = gr.Code(
-        language="shell",
-        label="Equivalent command",
-        wrap_lines=True,
-        show_line_numbers=False,
-        max_lines=8,
-        elem_id="command",
-        visible=False,
+        language="shell", label="Equivalent command", max_lines=8, elem_id="command", **look
     )
     code = gr.Code(
-        language="python",
-        label="Equivalent Python code",
-        wrap_lines=True,
-        show_line_numbers=False,
-        max_lines=12,
-        elem_id="code",
-        visible=False,
+        language="python", label="Equivalent Python code", max_lines=12, elem_id="code", **look
     )
     return [replay, rows, files, command, code]
 

@@ -19,7 +19,7 @@ from cwdfm.report.replay import replay_page
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver.recording import Recording
 from cwdfm.solver.sample import sample
-from cwdfm.solver_config import SOLVERS, build_solver
+from cwdfm.solver_config import SOLVERS
 from cwdfm.trained import prompt_tokens
 
 MAX_SAMPLES, MAX_STEPS = 256, 4096  # limits of the app; `cwdfm sample` allows more
@@ -87,11 +87,9 @@ class Form:
         options, given = parse_options(argv)
         with options.flag_names():
             check(options)
-            named = options.solver != "auto"
-            solver = build_solver(options.solver, options.solver_options) if named else None
         trained = load_trained(options.model, device)
         record = options.record and isinstance(trained.method, Flow)
-        job = make_job(trained, replace(options, record=record), given, solver, {})
+        job = make_job(trained, replace(options, record=record), given)
         if self.evaluations and isinstance(trained.method, Flow):
             steps = steps_for(trained.method, job, self.steps)
             job = replace(job, options=replace(job.options, steps=steps))

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from cwdfm.cli import analyze, sample_prompts
 from cwdfm.cli.main import COMMANDS
-from cwdfm.cli.options import flag, parse
+from cwdfm.cli.options import flag, parse, positional_first
 from cwdfm.config import choices_of
 from cwdfm.pretrained import bundled_models
 from cwdfm.solver_config import SOLVERS
@@ -38,9 +38,8 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    if arguments and not arguments[0].startswith("-"):
-        arguments = ["--shell", *arguments]
-    shell = parse("completion SHELL", arguments, lambda missing: Options(missing)).shell
+    argv = positional_first("shell", arguments)
+    shell = parse("completion SHELL", argv, lambda missing: Options(missing)).shell
     print(f"{ZSH}\n{script()}" if shell == "zsh" else script())
 
 

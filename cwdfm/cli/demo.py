@@ -13,18 +13,15 @@ import torch
 from cwdfm.cli import demo_page
 from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.sample import Job, file_header, sample_length, write_recording
+from cwdfm.cli.sample import file_header, make_job, write_recording
 from cwdfm.cli.sample_options import Options as Sampling
-from cwdfm.cli.sample_options import postprocessing
 from cwdfm.data import load_reference
 from cwdfm.errors import check_extras
-from cwdfm.generation import generate_samples
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained.model import load_trained
 from cwdfm.report import check_folder, evaluate
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver_config import SOLVERS as NAMED_SOLVERS
-from cwdfm.solver_config import build_solver
 
 MODELS = ("qm9-uniform-small", "qm9-mask-small")
 TEXT_MODEL, TEMPLATE = "novels-small", "The [12] of the [3] was closed."
@@ -178,11 +175,8 @@ def workers(limit: int) -> ProcessPoolExecutor:
 
 def run_job(options: Sampling) -> tuple[Sampling, list[str]]:
     """Write the same files as `cwdfm sample` would; also returns the samples."""
-    trained = load_trained(options.model)
-    solver = build_solver(options.solver, options.solver_options)
-    job = Job(trained, options, solver, postprocessing(options), sample_length(trained, options))
-    request = job.request(list(range(options.n))) | {"batch_size": BATCH}
-    samples = generate_samples(**request)
+    job = make_job(load_trained(options.model), options)
+    samples = job.sampler(**job.request(list(range(options.n))) | {"batch_size": BATCH})
     write_samples(options.out, SampleFile(samples.texts, samples.tokens.tolist(), file_header(job)))
     if options.record:
         write_recording(job)

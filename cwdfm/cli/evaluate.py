@@ -1,10 +1,9 @@
 """`cwdfm eval FILE ... --out DIR`: score sample files and write a report."""
 
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 
-from cwdfm.cli.options import by_flags, cores, parse
+from cwdfm.cli.options import by_flags, cores, parse, positional_first
 from cwdfm.cli.progress import stages
 from cwdfm.cli.streams import STREAM, standard_input
 from cwdfm.errors import InputError, check_integer
@@ -42,8 +41,7 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    files = list(takewhile(lambda arg: arg == STREAM or not arg.startswith("-"), arguments))
-    argv = ["--files", *arguments] if files else arguments
+    argv = positional_first("files", arguments)
     options = parse("eval FILE [FILE ...]", argv, lambda missing: Options(missing))
     if not options.files:
         raise InputError("no sample files given; give at least one")

@@ -133,10 +133,9 @@ def exit_on_error(*, resumable: bool) -> Iterator[None]:
         action = "resumes" if resumable else "starts over"
         fail(f"interrupted; the same command {action}", code=130)
     except (MemoryError, RuntimeError) as error:
+        # For memory of the CPU, torch raises a plain RuntimeError.
         known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not known and "DefaultCPUAllocator" not in str(
-            error
-        ):  # torch raises a RuntimeError for the CPU
+        if not known and "DefaultCPUAllocator" not in str(error):
             raise
         fail("out of memory; reduce the batch size, the sequence length or the number of samples")
     except BrokenPipeError:  # the reader closed the pipe, for example `head`

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from cwdfm.cli.streams import STREAM
 from cwdfm.config import leaf_names
 from cwdfm.device import find_device
 from cwdfm.errors import InputError, load_extra
@@ -109,10 +110,18 @@ def _with_flag(message: str, name: str, field: str) -> str:
     return re.sub(rf"{start}(?![\w/-]|\.\w)", flag(field), message)
 
 
+def positional_first(name: str, arguments: list[str]) -> list[str]:
+    """Turn the positional arguments at the beginning, if any, into values of the flag of a field.
+
+    `-` (standard input) is a value.
+    """
+    starts = bool(arguments) and (arguments[0] == STREAM or not arguments[0].startswith("-"))
+    return [flag(name), *arguments] if starts else arguments
+
+
 def model_first(command: str, arguments: list[str]) -> list[str]:
     """Turn the first argument, the model, into `--model`; raise an error if it is missing."""
-    if arguments and not arguments[0].startswith("-"):
-        return ["--model", *arguments]
+    arguments = positional_first("model", arguments)
     named = any(arg in HELP or arg.partition("=")[0] == "--model" for arg in arguments)
     if arguments and not named:
         raise InputError(

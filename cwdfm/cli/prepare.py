@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cwdfm.cli.options import by_flags, cores, flag, parse
+from cwdfm.cli.options import by_flags, cores, parse, positional_first
 from cwdfm.cli.progress import Progress
 from cwdfm.data import (
     CORPORA,
@@ -74,8 +74,7 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    positional = bool(arguments) and not arguments[0].startswith("-")
-    argv = ["--corpus", *arguments] if positional else arguments
+    argv = positional_first("corpus", arguments)
     options = parse("prepare CORPUS", argv, lambda missing: Options(missing, missing))
     with by_flags(Options):
         data = _molecules(options) if _is_molecules(options) else _text(options)
@@ -95,19 +94,13 @@ def _is_molecules(options: Options) -> bool:
     return options.corpus in DATASETS or file_type(path) in suffixes
 
 
-def _reject(options: Options, names: tuple[str, ...], reason: str) -> None:
-    """Raise an InputError if any of the named options is set."""
-    given = [name for name in names if getattr(options, name) not in (None, False)]
-    if given:
-        raise InputError(f"{', '.join(map(flag, given))} is only {reason}; omit it")
-
-
 def _molecules(options: Options) -> TokenData:
     """Check the options and write molecules to a .npz file."""
     if options.out.suffix != ".npz":
         raise InputError(f"for molecules, --out must end in .npz, got {options.out}")
-    text_only = ("tokenizer", "documents", "part", "folder", "streaming")
-    _reject(options, text_only, f"for text, but {options.corpus} contains molecules")
+    names = ("tokenizer", "documents", "part", "folder", "streaming")
+    text_only = {name: getattr(options, name) for name in names}
+    reject_options(f"for text, but {options.corpus} contains molecules", **text_only)
     if glob.has_magic(options.corpus):
         raise InputError(f"{options.corpus} is a glob pattern; give molecules as a single file")
     if options.randomized is not None:
@@ -158,11 +151,11 @@ def _write_molecules(options: Options) -> TokenData:
 
 def _text(options: Options) -> TokenData:
     """Tokenize and pack text into a folder."""
-    molecules_only = ("representation", "randomized", "seed", "force")
-    reason = f"for molecules, but {options.corpus} is read as text"
-    _reject(options, molecules_only, reason)
-    condition = " ".join(options.condition) or None
-    reject_options(reason, **options.standardize.to_json(), condition=condition)
+    names = ("representation", "randomized", "seed", "force")
+    molecules_only = {name: getattr(options, name) for name in names}
+    molecules_only |= options.standardize.to_json()
+    molecules_only |= {"condition": " ".join(options.condition) or None}
+    reject_options(f"for molecules, but {options.corpus} is read as text", **molecules_only)
     if is_prepared(Path(options.corpus)):
         raise InputError(
             f"{options.corpus} is already prepared, with its own tokenizer and length; pass it "

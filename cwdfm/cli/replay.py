@@ -1,10 +1,9 @@
 """`cwdfm replay FILE ... --out replay.html`: write a page that plays recorded generations."""
 
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
-from cwdfm.cli.options import by_flags, parse
+from cwdfm.cli.options import by_flags, parse, positional_first
 from cwdfm.distributed import output_file
 from cwdfm.errors import InputError
 from cwdfm.files import check_output_file, replacing, write_errors
@@ -30,8 +29,7 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    files = list(takewhile(lambda argument: not argument.startswith("-"), arguments))
-    argv = ["--files", *arguments] if files else arguments
+    argv = positional_first("files", arguments)
     options = parse("replay FILE [FILE ...]", argv, lambda missing: Options(missing))
     if not 1 <= len(options.files) <= MAX_FILES:
         raise InputError(

@@ -16,7 +16,6 @@ from cwdfm.cli.options import by_flags, check_window, flags_given
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import (
     Options,
-    Postprocessing,
     check,
     fragment_of,
     guidance_of,
@@ -56,16 +55,15 @@ class Job:
     trained: Pretrained
     options: Options
     solver: Any
-    postprocessing: Postprocessing
     length: int
 
     @property
     def progress_steps(self) -> int:
         """The maximum number of progress units per sample."""
-        postprocessing = self.postprocessing
-        steps = (postprocessing.get("refine"), postprocessing.get("resample"))
+        stages = postprocessing(self.options)
+        steps = (stages.get("refine"), stages.get("resample"))
         total = self.options.steps + sum(step.progress_steps for step in steps if step)
-        return total * (postprocessing["reject"].max_tries if "reject" in postprocessing else 1)
+        return total * (stages["reject"].max_tries if "reject" in stages else 1)
 
     def request(self, index: list[int]) -> dict[str, Any]:
         """The arguments of `sampler` for the samples with these indices."""
@@ -78,7 +76,7 @@ class Job:
             "batch_size": len(index),
             **{name: getattr(self.options, name) for name in names},
             "guidance": guidance_of(self.options),
-            **self.postprocessing,
+            **postprocessing(self.options),
         }
 
     @property
@@ -122,9 +120,6 @@ def main(arguments: list[str]) -> None:
         options = replace(options, out=out)
         with options.flag_names():
             check(options, given)
-            steps = postprocessing(options)
-            named = options.solver != "auto"
-            solver = build_solver(options.solver, options.solver_options) if named else None
         with process_group(options.device) as device:
             trained = load_trained(options.model, device, network=options.network)
             unfinished = unfinished_steps(options.model, trained)
@@ -132,7 +127,7 @@ def main(arguments: list[str]) -> None:
                 checkpoint = f"its checkpoint at step {unfinished[0]} of {unfinished[1]}"
                 note = f"training of {options.model} is not finished: sampling from {checkpoint}"
                 print(f"note: {note}", file=sys.stderr)
-            job = make_job(trained, options, given, solver, steps)
+            job = make_job(trained, options, given)
             if isinstance(trained.model, DiT):
                 if options.compile:
                     trained.model.compile_trunk(by_block=True)
@@ -147,9 +142,7 @@ def main(arguments: list[str]) -> None:
                 if rank() == 0:
                     seconds = time.perf_counter() - start
                     header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
-                    if (
-                        options.record
-                    ):  # before the samples: a command killed in between still resumes
+                    if options.record:  # first, so that a command killed in between resumes
                         path = write_recording(job)
                     written = finish(options, partial, header, trained.tokenizer)
                     if not streamed:
@@ -165,27 +158,18 @@ def main(arguments: list[str]) -> None:
             out.write_text("".join(f"{text}\n" for text in texts))
 
 
-def make_job(
-    trained: Pretrained,
-    options: Options,
-    given: Collection[str],
-    solver: Any,
-    steps: Postprocessing,
-) -> Job:
+def make_job(trained: Pretrained, options: Options, given: Collection[str] = ()) -> Job:
     """Fill in the options that depend on the model, and check that all options are valid for it.
 
-    `given` are the names of the options on the command line. If `solver` is None, the method's
-    default solver is used.
+    `given` are the names of the options on the command line.
     """
     method = trained.method
     if options.evaluations is not None:
         options = recommended(options, method, sample_length(trained, options), given)
-        steps = postprocessing(options)
-        solver = build_solver(options.solver, options.solver_options)
-    if solver is None:
+    elif options.solver == "auto":
         options = default_solver(options, method, given)
-        with options.flag_names():
-            solver = build_solver(options.solver, options.solver_options)
+    with options.flag_names():
+        solver = build_solver(options.solver, options.solver_options)
     if "valid" in options.only and not isinstance(trained.tokenizer, SmilesTokenizer):
         raise InputError(
             f"--only valid applies to molecules, but {options.model} samples "
@@ -218,11 +202,11 @@ def make_job(
     with options.flag_names():
         solver = method.adapt(solver, trained.tokenizer.eos_id if options.stop else None)
         check_window(getattr(solver, "weight", None), length)
-        if isinstance(solver, Solver) and "refine" in steps:
-            steps["refine"].check(solver)
+        if isinstance(solver, Solver) and (refine := postprocessing(options).get("refine")):
+            refine.check(solver)
     if rank() == 0:
         note_steps(method, options, requested, length)
-    return Job(trained, options, solver, steps, length)
+    return Job(trained, options, solver, length)
 
 
 def default_solver(options: Options, method: Method, given: Collection[str]) -> Options:

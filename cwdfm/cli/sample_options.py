@@ -32,6 +32,7 @@ from cwdfm.solver_config import (
     EulerConfig,
     Name,
     SolverConfig,
+    build_solver,
     option_names,
     solvers_with,
 )
@@ -195,6 +196,9 @@ def check(options: Options, given: Collection[str] = ()) -> None:
         for name in names:
             if not getattr(options, enabling) and getattr(options, name) != getattr(Options, name):
                 raise InputError(f"{flag(name)} requires {flag(enabling)}; give both, or neither")
+    postprocessing(options)  # raises an error for invalid values, like `build_solver`
+    if options.solver != "auto":
+        build_solver(options.solver, options.solver_options)
 
 
 def recommended(options: Options, method: Method, length: int, given: Collection[str]) -> Options:

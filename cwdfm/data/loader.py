@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from cwdfm.cache import Cache, cache_folder, cached
+from cwdfm.cache import cache_path, cached
 from cwdfm.data.columns import with_columns
 from cwdfm.data.dataset import FORMAT, CacheMode, TokenData
 from cwdfm.data.molecule_files import PARQUET, has_molecules
@@ -236,7 +236,7 @@ def _load_molecules(
     fixed_tokens = dataset.tokens if tokenizer_class is SmilesTokenizer else None
     vocabulary = tokenizer.tokens if tokenizer is not None else fixed_tokens
     key = {"format": FORMAT, "key": [dataset.name, dataset.source(options), vocabulary]}
-    entry = Cache(cache_folder()).path(dataset.name, key, ".npz")
+    entry = cache_path(dataset.name, key, ".npz")
     if cache == "read" and not entry.exists():
         return make()
     return cached(entry, make, read=TokenData.load, write=TokenData.save)
@@ -273,7 +273,7 @@ def _load_text(
 
     if cache:
         key = text_source(corpus, tokenizer, **cut)
-        entry = Cache(cache_folder()).path(corpus.name, key)
+        entry = cache_path(corpus.name, key)
         if cache != "read" or is_prepared(entry):
             return make(entry)
     with TemporaryDirectory(prefix="cwdfm-") as folder:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cwdfm.cache import Cache, cache_folder, cached, content_digest
+from cwdfm.cache import cache_path, cached, content_digest
 from cwdfm.data.dataset import SEED, CacheMode, Split, TokenData, damaged
 from cwdfm.data.loader import DATASETS, find_molecules, load, reads_text
 from cwdfm.data.molecules import Molecules
@@ -129,7 +129,7 @@ def _of_rows(
 
     if not cache:
         return make()
-    path = Cache(cache_folder()).path(dataset.name, {"reference": source}, ".json")
+    path = cache_path(dataset.name, {"reference": source}, ".json")
     if cache == "read" and not path.exists():
         return make()
     return cached(

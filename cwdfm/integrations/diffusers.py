@@ -106,8 +106,7 @@ class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[mis
             minimal_topk: Ignored.
             prompt_mask: The mask [N] or [B, N] of prompt tokens, which never change.
             generator: The random number generator that draws the seed of the step.
-            return_dict: Return an object with `prev_sample`, instead of a tuple that starts with
-            it.
+            return_dict: Return an object with `prev_sample` instead of a tuple that starts with it.
         """
         model, source, tokens_BN = _as_model(model_output, sample, mask_token_id)
         if top_k:

@@ -231,9 +231,8 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         for group in _grouped(terms, lambda term: len(term[1]), self.batch_size):
             index_B = torch.tensor([i for i, _, _ in group])
             with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", "x_1 is"
-                )  # about sequences shorter than in training
+                # about sequences shorter than in training
+                warnings.filterwarnings("ignore", "x_1 is")
                 bound = self.view.method.likelihood(
                     self.view.network(),
                     torch.stack([x_n for _, x_n, _ in group]),

@@ -1,7 +1,7 @@
 """Language models of other projects, wrapped for this library.
 
 A model family is a `Network` with a few properties: the mask id, whether logits are shifted,
-whether attention is causal between blocks. `cwdfm/pretrained` has one module per family.
+whether attention is causal between blocks. `cwdfm/pretrained` reads the published families.
 """
 
 from abc import ABC, abstractmethod

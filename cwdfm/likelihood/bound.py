@@ -24,6 +24,9 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 END_DRAWS = 2  # draws of the last step; two are the minimum to estimate a variance
 MAX_DRAWS = 10**5  # sanity limit: more draws would run for days
 
+# (logits [k, V] float64, x [k], x_1 [k], noise level [k]) -> term [k]
+PositionTerm = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class NegativeLogLikelihood:
@@ -166,17 +169,38 @@ def estimate_bound(
     return Bound(float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens, nats_B, tokens, exact)
 
 
+def position_sum(
+    model: Model,
+    source: Source,
+    x_BN: Tensor,
+    x_1: Tensor,
+    free_BN: Tensor,
+    t_B: Tensor,
+    level_B: Tensor,
+    term: PositionTerm,
+) -> Tensor:
+    """The sum [B] of a term over the free positions of sequences x_BN with noise levels level_B.
+
+    `t_B` are the times that the network is conditioned on.
+    """
+    positions = Positions.of(free_BN)
+    inputs = positions.take(x_BN), positions.take(x_1), level_B[positions.sequence]
+    term_K = torch.zeros(len(positions), dtype=torch.float64, device=x_BN.device)
+    for k, logits_kV in predict_logits(model, source, x_BN, t_B, positions):
+        term_K[k] = term(logits_kV.double(), *(x_K[k] for x_K in inputs))
+    return positions.scatter(term_K).sum(1)
+
+
 def exact_terms(model: Model, source: Source, input_BN: Tensor, batch: BoundBatch) -> BoundTerms:
     """The exact -sum_i log p(x_1^i) over the free positions i, from one pass over `input_BN`."""
-    positions, x_1 = Positions.of(~batch.fixed), batch.x_1
-    token_K = positions.take(x_1)
-    t_B = torch.zeros(len(x_1), device=x_1.device)
-    log_p_K = torch.empty(len(token_K), dtype=torch.float64, device=x_1.device)
-    for k, logits_kV in predict_logits(model, source, input_BN, t_B, positions):
-        logits = logits_kV.double()
-        log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
-    zeros_2B = log_p_K.new_zeros(END_DRAWS, len(x_1))  # nothing has to be estimated
-    return BoundTerms(zeros_2B, zeros_2B, -positions.scatter(log_p_K).sum(1))
+
+    def nats(logits_kV: Tensor, _: Tensor, x_1_k: Tensor, __: Tensor) -> Tensor:
+        return -token_log_prob(logits_kV, logits_kV.logsumexp(-1), x_1_k)
+
+    t_B, x_1 = torch.zeros(len(input_BN), device=input_BN.device), batch.x_1
+    nats_B = position_sum(model, source, input_BN, x_1, ~batch.fixed, t_B, t_B, nats)
+    zeros_2B = nats_B.new_zeros(END_DRAWS, len(nats_B))  # nothing has to be estimated
+    return BoundTerms(zeros_2B, zeros_2B, nats_B)
 
 
 def stratified_variance(estimates_DB: Tensor) -> Tensor:

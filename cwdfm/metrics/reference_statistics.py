@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.cache import Cache, cache_folder, cached, content_digest
+from cwdfm.cache import cache_path, cached, content_digest
 from cwdfm.data.dataset import damaged
 from cwdfm.data.moses import MOSES, TEST_SETS, published_statistics, read_test_set
 from cwdfm.data.properties import map_molecules, property_of
@@ -119,7 +119,7 @@ def reference_statistics(
 
     def load(name: str, data: object, make: Callable[[], ReferenceStatistics]) -> Any:
         key = {"format": _FORMAT, "statistics": data, **versions}
-        path = Cache(cache_folder()).path(f"{reference.name}-{name}-statistics", key, ".npz")
+        path = cache_path(f"{reference.name}-{name}-statistics", key, ".npz")
         return cached(path, make, read=cls.load, write=cls.save)
 
     if reference.source.get("package") == MOSES.package:

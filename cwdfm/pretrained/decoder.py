@@ -1,4 +1,4 @@
-"""Read published language models with the transformer of Llama or Qwen.
+"""Read published language models with the transformer of Llama or Qwen: LLaDA, Dream, SDAR and A2D.
 
 The code in their repositories is not executed. Their weights are loaded into `Decoder`, which adds
 masks and caches that the authors' code does not have.
@@ -17,7 +17,7 @@ from cwdfm.language.model import LanguageModel, Network
 from cwdfm.model.attention import KVCache
 from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_mask, find_stop, read_tokenizer
-from cwdfm.pretrained.weights import check_depth, check_weights, read_weights
+from cwdfm.pretrained.weights import check_depth, check_weights, read_weights, renamed
 
 # Patterns in the parameter names of Qwen and Llama, and their replacements. Numbers mark the parts
 # of fused layers.
@@ -38,6 +38,35 @@ NAMES = {
     r"\.mlp\.up_proj\.": ".gate_up:1.",
     r"\.mlp\.down_proj\.": ".down.",
 }
+LLADA_NAMES = {
+    r"^model\.transformer\.": "",
+    r"^wte\.": "embedding.",
+    r"^ln_f\.": "norm.",
+    r"^ff_out\.": "readout.",
+    r"^blocks\.": "layers.",
+    r"\.attn_norm\.": ".attention_norm.",
+    r"\.ff_norm\.": ".mlp_norm.",
+    r"\.q_proj\.": ".qkv:0.",
+    r"\.k_proj\.": ".qkv:1.",
+    r"\.v_proj\.": ".qkv:2.",
+    r"\.attn_out\.": ".out.",
+    r"\.ff_proj\.": ".gate_up:0.",
+    r"\.up_proj\.": ".gate_up:1.",
+    r"\.ff_out\.": ".down.",
+}
+# Options of LLaDA's code, with the only values that published models have.
+LLADA_OPTIONS = {
+    "block_type": "llama",
+    "rope": True,
+    "alibi": False,
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "include_bias": False,
+}
+DREAM_LENGTH = 2048  # in training; config.json has the length of Qwen2
+SDAR_BLOCK = 4  # tokens per block in models whose name does not state it
 
 
 class DecoderNetwork(Network):
@@ -67,6 +96,70 @@ class DecoderNetwork(Network):
     def logits(self, hidden_KD: Tensor) -> Tensor:
         logits_KV: Tensor = self.decoder.readout(hidden_KD)
         return logits_KV
+
+
+def read_llada(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
+    """LLaDA-8B and LLaDA 1.5 (Nie et al. 2025): bidirectional attention, no logit shift.
+
+    Blocks have 32 tokens, as in the authors' examples.
+    """
+    for name, value in LLADA_OPTIONS.items():
+        if config.get(name, value) != value:
+            raise InputError(
+                f"LLaDA models with {name} = {config[name]!r} are not supported, only {value!r}; "
+                f"use a published model"
+            )
+    heads, width = config["n_heads"], config["d_model"]
+    shape = DecoderConfig(
+        num_tokens=config.get("embedding_size") or config["vocab_size"],
+        width=width,
+        depth=config["n_layers"],
+        heads=heads,
+        kv_heads=config.get("n_kv_heads") or heads,
+        head_width=width // heads,
+        mlp_width=config.get("mlp_hidden_size") or config["mlp_ratio"] * width,
+        rope_base=config["rope_theta"],
+        norm_epsilon=config["rms_norm_eps"],
+        qkv_bias=config.get("include_qkv_bias", False),
+    )
+    facts = {"block_length": 32, "length": config["max_sequence_length"]}
+    return decoder_model(folder, config, options, shape, "LLaDA", names=LLADA_NAMES, **facts)
+
+
+def read_dream(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
+    """Dream-7B and DiffuCoder (Ye et al. 2025): Qwen2 with bidirectional attention and logit shift.
+
+    The logits at a position predict the next token, as in the autoregressive model that the weights
+    were initialized from. As in the authors' code, everything is generated in one block.
+    """
+    shape = qwen_config(config, qkv_bias=config.get("attention_bias", True))
+    facts = {"shift": True, "length": min(DREAM_LENGTH, config["max_position_embeddings"])}
+    kind = "Qwen2Tokenizer"
+    return decoder_model(folder, config, options, shape, "Dream", tokenizer_class=kind, **facts)
+
+
+def read_sdar(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
+    """SDAR (Cheng et al. 2025): Qwen3 with block-causal attention and no logit shift.
+
+    Models exist with 4 to 64 tokens per block: set `block` if it is not 4.
+    """
+    shape = qwen_config(config, qk_norm=True, qkv_bias=config.get("attention_bias", False))
+    block = options.block or config.get("block_size") or SDAR_BLOCK
+    facts = {"block": block, "length": config["max_position_embeddings"]}
+    kind = "Qwen2Tokenizer"
+    return decoder_model(folder, config, options, shape, "SDAR", tokenizer_class=kind, **facts)
+
+
+def read_a2d(folder: Path, config: dict[str, Any], options: LoadOptions) -> LanguageModel:
+    """Tiny-A2D (dllm): autoregressive models converted to bidirectional ones, without logit shift.
+
+    The architecture is that of the original model: Llama, Qwen2 or Qwen3.
+    """
+    origin = str(config["model_type"]).rpartition("-")[2]
+    bias = config.get("attention_bias", origin == "qwen2")
+    shape = qwen_config(config, qkv_bias=bias, qk_norm=origin == "qwen3")
+    facts = {"block_length": 32, "length": config["max_position_embeddings"]}
+    return decoder_model(folder, config, options, shape, "A2D", **facts)
 
 
 def qwen_config(config: Mapping[str, Any], **settings: Any) -> DecoderConfig:
@@ -115,7 +208,7 @@ def read_decoder(
     folder: Path, shape: DecoderConfig, options: LoadOptions, names: Mapping[str, str] = NAMES
 ) -> DecoderNetwork:
     """Read the network in a folder, on the device and in the dtype of the options."""
-    weights = fuse({rename(name, names): x for name, x in read_weights(folder).items()})
+    weights = fuse(renamed(read_weights(folder), names))
     weights.setdefault("readout.weight", weights.get("embedding.weight", torch.empty(0)))
     check_depth(shape.depth, weights)
     with torch.device("meta"):
@@ -124,13 +217,6 @@ def read_decoder(
     moved = {n: x.to(options.device, options.dtype or x.dtype) for n, x in weights.items()}
     decoder.load_state_dict(moved, assign=True)
     return DecoderNetwork(decoder.eval().requires_grad_(False))
-
-
-def rename(name: str, names: Mapping[str, str]) -> str:
-    """Apply all replacements to a parameter name."""
-    for pattern, replacement in names.items():
-        name = re.sub(pattern, replacement, name)
-    return name
 
 
 def fuse(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,8 +17,8 @@ from cwdfm.errors import load_extra
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import Canvas
 from cwdfm.ops.decoder import softcap
-from cwdfm.pretrained.masked_lm import read_transformers
 from cwdfm.pretrained.text_tokenizer import LoadOptions, find_stop, read_tokenizer
+from cwdfm.pretrained.transformers_models import read_transformers
 from cwdfm.solver import Solver
 
 

@@ -22,9 +22,8 @@ from cwdfm.files import check_fields, check_regular, read_json, read_tensors
 from cwdfm.method import Flow, Method
 from cwdfm.model.conditions import Categorical, Numeric
 from cwdfm.model.transformer import DiT, DiTConfig
-from cwdfm.pretrained.dit import Checkpoint
 from cwdfm.pretrained.own import Builder, OwnNetwork
-from cwdfm.pretrained.published import read_published
+from cwdfm.pretrained.published import Checkpoint, read_published
 from cwdfm.pretrained.weights import check_depth, check_weights
 from cwdfm.schedule import Cosine, Linear, Polynomial
 from cwdfm.source import MaskSource, UniformSource

@@ -6,14 +6,10 @@ from typing import Any
 
 from cwdfm.errors import InputError
 from cwdfm.language.model import LanguageModel
-from cwdfm.pretrained.a2d import read_a2d
+from cwdfm.pretrained.decoder import read_a2d, read_dream, read_llada, read_sdar
 from cwdfm.pretrained.diffusion_gemma import read_diffusion_gemma
-from cwdfm.pretrained.dream import read_dream
-from cwdfm.pretrained.llada import read_llada
-from cwdfm.pretrained.llada2 import read_block_causal
-from cwdfm.pretrained.masked_lm import is_masked_lm, read_masked_lm
-from cwdfm.pretrained.sdar import read_sdar
 from cwdfm.pretrained.text_tokenizer import LoadOptions
+from cwdfm.pretrained.transformers_models import is_masked_lm, read_block_causal, read_masked_lm
 
 # Readers by `model_type` in config.json, in lower case. `read_masked_lm` reads all other types that
 # transformers supports as masked language models. To support another family, add a reader.

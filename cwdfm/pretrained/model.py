@@ -188,19 +188,18 @@ def load(
     if trust_remote_code:
         repository, _, tag = str(name_or_folder).partition("@")
         check_remote_code(repository, tag or revision, trust_remote_code)
-    if isinstance(name_or_folder, str | Path) and str(name_or_folder) not in bundled_models():
-        folder = _local_folder(name_or_folder, revision, code=trust_remote_code)
-        if (config := _language_config(folder)) is not None:
-            reject_options("for custom networks", network=network)
-            options = LoadOptions(find_device(device), dtype, block, trust_remote_code)
-            return read_language_model(folder, config, options)
+    folder = _local_folder(name_or_folder, revision, code=trust_remote_code)
+    if (config := _language_config(folder)) is not None:
+        reject_options("for custom networks", network=network)
+        options = LoadOptions(find_device(device), dtype, block, trust_remote_code)
+        return read_language_model(folder, config, options)
     if dtype is not None or block is not None or trust_remote_code:
         raise InputError(
             f"dtype, block and trust_remote_code apply to language models of other projects, which "
             f"{str(name_or_folder)!r} is not; omit them",
             fields=("dtype", "block", "trust_remote_code"),
         )
-    return load_trained(name_or_folder, device, revision=revision, network=network)
+    return load_trained(folder, device, network=network)
 
 
 def _language_config(folder: Path) -> dict[str, Any] | None:
@@ -222,10 +221,6 @@ def load_trained(
     network: Builder | None = None,
 ) -> Pretrained:
     """Load a `Pretrained`; raises InputError for a language model."""
-    named = isinstance(name_or_folder, str | Path)
-    require(
-        named, "the model", f"be a folder or one of {', '.join(bundled_models())}", name_or_folder
-    )
     device = find_device(device)
     folder = _local_folder(name_or_folder, revision)
     if (found := _model_folder(folder)) is not None:
@@ -267,12 +262,14 @@ def unfinished_steps(name_or_folder: str | Path, trained: Pretrained) -> tuple[i
 
 def _local_folder(name_or_folder: str | Path, revision: str | None, *, code: bool = False) -> Path:
     """The folder of a model, which may be bundled, local, or downloaded from the hub."""
+    valid, names = isinstance(name_or_folder, str | Path), ", ".join(bundled_models())
+    require(valid, "the model", f"be a folder or one of {names}", name_or_folder)
     name = str(name_or_folder)
     bundled = BUNDLED / name if name in bundled_models() else None
     if bundled is not None or Path(name).is_dir():
         reject_options("for models on the hub", revision=revision)
         return bundled or Path(name)
-    neither = f"{name!r} is neither a folder nor a bundled model ({', '.join(bundled_models())})"
+    neither = f"{name!r} is neither a folder nor a bundled model ({names})"
     repository, _, tag = name.partition("@")
     if not is_hub_name(repository):
         raise InputError(f"{neither}; models on the hub have names of the form owner/name")

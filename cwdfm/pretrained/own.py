@@ -28,31 +28,10 @@ class OwnNetwork:
     arguments: dict[str, Any]
 
     @classmethod
-    def of(cls, network: nn.Module) -> "OwnNetwork":
-        """Describe a network, whose attribute `config`, if any, has its keyword arguments."""
-        network_class = type(network)
-        arguments = getattr(network, "config", {})
-        try:
-            valid = isinstance(arguments, Mapping)
-            stored = json.loads(json.dumps(dict(arguments))) if valid else None
-        except (TypeError, ValueError):
-            stored = None
-        if stored is None:
-            raise InputError(
-                f"the network's config must be a dictionary of the keyword arguments that "
-                f"{network_class.__name__} was created with, all of them JSON values, got "
-                f"{describe(arguments)}; set self.config in its __init__"
-            )
-        return cls(f"{network_class.__module__}:{network_class.__qualname__}", stored)
-
-    @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "OwnNetwork":
-        """The inverse of `to_json`; raises ValueError for invalid data."""
+        """Read what `network_config` returns; raises ValueError for invalid data."""
         check_fields("model", stored, network=str, arguments=dict)
         return cls(stored["network"], stored["arguments"])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"network": self.path, "arguments": self.arguments}
 
     def build(self, builder: Builder | None, weights: dict[str, Tensor]) -> nn.Module:
         """Create the network with a class that the caller provides, and load its weights."""
@@ -74,10 +53,25 @@ class OwnNetwork:
 
 
 def network_config(network: nn.Module) -> Any:
-    """The entry of a network in config.json."""
+    """The entry of a network in config.json.
+
+    The attribute `config` of a custom network, if any, has its keyword arguments.
+    """
     if isinstance(network, DiT):
         return to_config(network.config)
-    return OwnNetwork.of(network).to_json()
+    network_class, arguments = type(network), getattr(network, "config", {})
+    try:
+        stored = json.loads(json.dumps(dict(arguments)))
+    except (TypeError, ValueError):
+        stored = None
+    if stored is None or not isinstance(arguments, Mapping):
+        raise InputError(
+            f"the network's config must be a dictionary of the keyword arguments that "
+            f"{network_class.__name__} was created with, all of them JSON values, got "
+            f"{describe(arguments)}; set self.config in its __init__"
+        )
+    path = f"{network_class.__module__}:{network_class.__qualname__}"
+    return {"network": path, "arguments": stored}
 
 
 def _imported(path: str) -> Callable[..., nn.Module]:

@@ -77,22 +77,19 @@ def find_mask(config: Mapping[str, Any], tokenizer: Any, default: int | None = N
 
     `default` is the mask id of the model family, used if neither has one.
     """
-    configured = config.get("mask_token_id")
-    own = getattr(tokenizer, "mask_token_id", None)
-    if configured is None and own is None:
-        configured = default
-    if configured is None and own is None:
-        raise InputError(
-            "the model has no mask id: neither config.json (mask_token_id) nor the tokenizer "
-            "(mask_token) names one; add it to config.json"
-        )
+    configured, own = config.get("mask_token_id"), getattr(tokenizer, "mask_token_id", None)
     if configured is not None and own is not None and configured != own:
         raise InputError(
             f"the mask id is {configured} in config.json but {own} in the tokenizer; correct one "
             f"of them (mask_token_id or mask_token)"
         )
-    mask_id: Any = own if configured is None else configured
-    return int(mask_id)
+    for mask_id in (configured, own, default):
+        if mask_id is not None:
+            return int(mask_id)
+    raise InputError(
+        "the model has no mask id: neither config.json (mask_token_id) nor the tokenizer "
+        "(mask_token) names one; add it to config.json"
+    )
 
 
 def find_stop(folder: Path, config: Mapping[str, Any], tokenizer: Any) -> tuple[int, ...]:

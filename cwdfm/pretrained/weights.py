@@ -1,6 +1,7 @@
 """Read weight files of other projects: safetensors and pickled tensors, without running code."""
 
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,12 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     Large models have several model-*.safetensors, listed in model.safetensors.index.json. From a
     Lightning checkpoint (`*.ckpt`), the moving average is used if there is one.
     """
-    if (index := folder / "model.safetensors.index.json").is_file():
-        return _read_shards(index)
+    index = folder / "model.safetensors.index.json"
+    weights = _read_shards(index) if index.is_file() else _read_file(folder)
+    return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
+
+
+def _read_file(folder: Path) -> dict[str, Tensor]:
     checkpoints = sorted(folder.glob("*.ckpt"))
     if len(checkpoints) > 1:
         names = ", ".join(path.name for path in checkpoints)
@@ -36,8 +41,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     first = folder / "model.safetensors"
     files = (first, folder / "pytorch_model.bin", *checkpoints)
     path = next((file for file in files if file.is_file()), first)
-    weights = read_tensors(path) if path == first else _read_pickle(path)
-    return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
+    return read_tensors(path) if path == first else _read_pickle(path)
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
@@ -48,8 +52,17 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
         raise InputError(
             f"{index} lists {wrong[0]!r:.80}, which is not a file name; copy the model again"
         )
-    weights = {name: x for file in names for name, x in read_tensors(index.parent / file).items()}
-    return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
+    return {name: x for file in names for name, x in read_tensors(index.parent / file).items()}
+
+
+def renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Apply all replacements of regular expressions to the parameter names."""
+    result = {}
+    for name, x in weights.items():
+        for pattern, replacement in names.items():
+            name = re.sub(pattern, replacement, name)
+        result[name] = x
+    return result
 
 
 def check_depth(depth: Any, weights: Mapping[str, Tensor]) -> None:

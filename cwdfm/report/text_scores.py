@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cwdfm.cache import Cache
+from cwdfm.cache import cache_json, cached_json
 from cwdfm.errors import InputError, load_extra
 from cwdfm.metrics.evaluator import LoadedEvaluatorLM
 from cwdfm.metrics.folds import fold_slices
@@ -98,7 +98,7 @@ class TextScorer:
     ) -> None:
         self.settings, self.reference, self.log = settings, reference, log
         self.training = training
-        self.cache = Cache(report / CACHE)
+        self.folder = report / CACHE
         self.evaluator_id = model_fingerprint(settings.eval_model)
         if settings.eval_revision is not None:
             self.evaluator_id["revision"] = settings.eval_revision
@@ -108,9 +108,9 @@ class TextScorer:
         for passages in sets:
             fold_slices(len(passages.texts), self.settings.folds)
         scored = sets if self.settings.has_evaluator else []
-        unscored = [p for p in scored if self.cache.json(self._perplexity_key(p)) is None]
+        unscored = [p for p in scored if cached_json(self.folder, self._perplexity_key(p)) is None]
         compared = [p for p in sets if self.has_mauve(p)]
-        if any(self.cache.json(self._mauve_key(p)) is None for p in compared):
+        if any(cached_json(self.folder, self._mauve_key(p)) is None for p in compared):
             load_extra("mauve", "text")
             _ = self.features
         if unscored:
@@ -118,7 +118,7 @@ class TextScorer:
             if not self.settings.retokenize:
                 for passages in unscored:
                     check_same_decoding(self.evaluator, passages)
-        self.cache.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def score(self, passages: Passages) -> TextScores:
         """Compute the scores of a set, or read them from the cache."""
@@ -169,9 +169,9 @@ class TextScorer:
         return self.features.features(self.reference.texts)
 
     def _cached(self, cls: type[S], key: dict[str, Any], compute: Callable[[], S]) -> S:
-        if (stored := self.cache.json(key)) is None:
+        if (stored := cached_json(self.folder, key)) is None:
             stored = compute().to_json()
-            self.cache.put_json(key, stored)
+            cache_json(self.folder, key, stored)
         return cls.from_json(stored)
 
     def _perplexity(self, passages: Passages) -> Perplexity:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import get_args
 
 from cwdfm.loss.scaled import RevealedWeight
-from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import (
     EULER,
     LOSS_NAMES,
@@ -19,6 +18,7 @@ from experiments.experiment import Plan
 from experiments.figure import Curves
 from experiments.grid import Entry, grid, model_note
 from experiments.scale import NAMES, Scale, size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Column, Value
 from experiments.tasks.base import Corpus

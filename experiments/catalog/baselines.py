@@ -6,7 +6,7 @@ All rows use the same transformer, data, optimizer and batch size, and about the
 from dataclasses import dataclass
 from typing import Any
 
-from cwdfm.solver_config import Name, SolverChoice
+from cwdfm.solver_config import Name
 from experiments import paper
 from experiments.cell import TRAINING, Cell, flow
 from experiments.experiment import Plan
@@ -14,6 +14,7 @@ from experiments.grid import data_row
 from experiments.measure import measure
 from experiments.notes import ERROR, loss_note, runs_note, samples_note
 from experiments.scale import CORPORA, Scale, held_out, size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Row, Table
 from experiments.tasks.base import Corpus

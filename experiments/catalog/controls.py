@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from cwdfm.solver_config import Name, SolverChoice
+from cwdfm.solver_config import Name
 from experiments import paper
 from experiments.catalog.solvers import RADII, TUNED, best, corrector_steps
 from experiments.catalog.training import EULER, PATHS, SOURCES, loss_line, searched
@@ -13,6 +13,7 @@ from experiments.cell import Cell, flow
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
 from experiments.scale import NAMES, Scale, size
+from experiments.solver_choice import SolverChoice
 from experiments.tasks.base import Corpus
 
 POWERS, POWERS_AT = (0.25, 0.5, 1.0), 2.0  # exponents, and the scale they are tested with

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from cwdfm.solver_config import SolverChoice
 from experiments import paper
 from experiments.catalog.solvers import best
 from experiments.catalog.training import LOSSES, PATHS, SOURCES, Line
@@ -20,6 +19,7 @@ from experiments.grid import Entry, curves
 from experiments.measure import measure
 from experiments.notes import earlier_runs_note, loss_note, runs_note, samples_note, weights_note
 from experiments.scale import Scale, held_out, size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 

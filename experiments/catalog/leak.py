@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from cwdfm.solver_config import SolverChoice
 from experiments.catalog.solvers import best
 from experiments.cell import Cell, flow
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
 from experiments.recipe import Recipe
 from experiments.scale import Scale, size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.base import Task

@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-from cwdfm.solver_config import Name, SolverChoice
+from cwdfm.solver_config import Name
 from experiments import paper
 from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
 from experiments.measure import measure
 from experiments.scale import NAMES, Scale, size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.base import Corpus

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import Any
 
-from cwdfm.solver_config import SolverChoice
 from experiments import paper
 from experiments.cell import Cell, flow
 from experiments.experiment import Plan
@@ -13,6 +12,7 @@ from experiments.grid import data_row
 from experiments.measure import measure
 from experiments.notes import loss_note, runs_note, samples_note
 from experiments.scale import CORPORA, NAMES, Scale, held_out, size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.base import Corpus

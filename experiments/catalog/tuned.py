@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import EULER, SOURCES, context_line, loss_line
 from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
 from experiments.scale import NAMES, Scale, size
+from experiments.solver_choice import SolverChoice
 from experiments.tasks.base import Corpus
 
 RUNS = 3

@@ -45,12 +45,13 @@ from cwdfm.postprocess.refine import Refine
 from cwdfm.postprocess.reject import Reject
 from cwdfm.postprocess.resample import Resample
 from cwdfm.provenance import provenance
-from cwdfm.solver_config import Name, SolverChoice
+from cwdfm.solver_config import Name
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.results import record
+from experiments.solver_choice import SolverChoice
 from experiments.studies.molecule_tables import setting_of
 from experiments.tasks.train import Snapshots
 

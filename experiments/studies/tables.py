@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from cwdfm.config import from_config
-from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import context_line
 from experiments.cell import weight_label
 from experiments.notes import weights_of
+from experiments.solver_choice import SolverChoice
 from experiments.studies import frontier_tables, language_tables
 from experiments.studies.molecule_tables import (
     best,

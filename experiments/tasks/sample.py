@@ -13,9 +13,9 @@ from cwdfm.generation import generate
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver import Samples
-from cwdfm.solver_config import SolverChoice
 from cwdfm.source import MaskSource, Source
 from cwdfm.trained import auto_batch_size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.tasks.base import Corpus, Resources, Result, Task
 from experiments.tasks.corpora import check_corpus

@@ -22,8 +22,8 @@ from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import hub_progress_bars, locate_model, model_fingerprint
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import read_samples
-from cwdfm.solver_config import SolverChoice
 from cwdfm.trained import auto_batch_size, prompt_tokens
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.tasks.base import Resources, Result, Task, Unavailable
 from experiments.tasks.corpora import check_corpus

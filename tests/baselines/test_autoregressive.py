@@ -25,7 +25,7 @@ from cwdfm.ops import dispatch
 from cwdfm.ops.categorical import nucleus
 from cwdfm.ops.head_draw import head_draw
 from tests.support.gpu import COMPILED
-from tests.support.kernels import interpreted
+from tests.support.kernels import interpreted, perturbed
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 VOCAB, LENGTH = 7, 9
@@ -35,12 +35,7 @@ SMALL = DiTConfig(num_tokens=1, width=16, depth=2, heads=2, dropout=0.1)
 
 def network(method: Autoregressive = METHOD, scale: float = 0.3, **changes: Any) -> DiT:
     """A float64 model with random weights, whose predictions are far from uniform."""
-    torch.manual_seed(0)
-    model = DiT(replace(method.network(SMALL), **changes)).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * scale)
-    return model
+    return perturbed(replace(method.network(SMALL), **changes), scale).double()
 
 
 def rows(count: int, length: int = LENGTH, vocab: int = VOCAB) -> Tensor:

@@ -12,9 +12,7 @@ from scipy import integrate, special
 from torch import Tensor
 
 import cwdfm
-from cwdfm.baselines.gidd import GIDD
-from cwdfm.baselines.gidd.method import S_END
-from cwdfm.baselines.gidd.noise import HybridNoise
+from cwdfm.baselines.gidd import GIDD, S_END
 from cwdfm.baselines.sedd import Analytic, ScoreEuler
 from cwdfm.method import SampleRequest
 from tests.support.exact import Array, correlated_target
@@ -79,14 +77,14 @@ def test_formulas_agree_with_the_authors_code() -> None:
     """With a network's logits: the distribution of a step, and the integrand of the bound."""
     path = Path(__file__).parents[1] / "model" / "published" / "gidd.safetensors"
     recorded = load_file(path)
-    noise = HybridNoise(7, 0.2)
+    method = GIDD(7, 0.2)
     for b, s in enumerate(recorded["time"].double().tolist()):
         p, z = recorded["logits"][b, :, :7].double().softmax(-1), recorded["x"][b]
-        law = noise.step_law(p, z, s, 0.6 * s)
+        law = method.step_law(p, z, s, 0.6 * s)
         law = law / law.sum(1, keepdim=True)
         torch.testing.assert_close(law.float(), recorded["law"][b], rtol=1e-4, atol=1e-5)
         s_K = torch.full(z.shape, s, dtype=torch.float64)
-        found = noise.divergence(p, z, recorded["x_1"][b], s_K)
+        found = method.divergence(p, z, recorded["x_1"][b], s_K)
         torch.testing.assert_close(found.float(), recorded["elbo"][b], rtol=1e-3, atol=1e-4)
 
 

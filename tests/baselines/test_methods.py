@@ -1,6 +1,6 @@
 """Every method through the same commands: train, resume, fine-tune, sample, score."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,8 @@ from cwdfm.cli import perplexity, sample, train
 from cwdfm.cli.sample_options import check_solver_flags
 from cwdfm.data import TokenData
 from cwdfm.data.smiles import SmilesTokenizer
-from cwdfm.method.flow import Flow
 from cwdfm.sample_file import read_samples
-from cwdfm.solver_config import (
-    SHARED_OPTIONS,
-    SOLVERS,
-    SPECIFIC_OPTIONS,
-    SolverChoice,
-    option_names,
-)
+from cwdfm.solver_config import SOLVERS, SPECIFIC_OPTIONS, make_solver, option_names
 from cwdfm.train.config import TrainConfig
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
@@ -153,7 +146,7 @@ SUITED = {
 def test_unsuitable_solvers_are_rejected(case: str, name: str, models: Path) -> None:
     """Suitable solvers draw samples; the others raise an error with the reason."""
     found = cwdfm.load(models / case)
-    solver = SolverChoice(solver=name).build(found.method)
+    solver = found.method.adapt(make_solver(name))
     if name in SUITED[case]:
         out = cwdfm.generate(found, solver, n=3, steps=LENGTH)
         assert int(out.tokens.max()) < TOKENIZER.vocab_size
@@ -191,24 +184,6 @@ def test_flags_must_agree_with_the_trained_model(models: Path, tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
-OTHER = SolverChoice(  # every option differs from its default
-    "auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5, corrector_power=1.0
-)
-FLOW = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
-
-
-def test_options_affect_only_the_solvers_that_have_them() -> None:
-    names = {field.name for field in fields(SolverChoice)} - {"solver", "stop"}
-    assert names <= SPECIFIC_OPTIONS | SHARED_OPTIONS
-    for solver, name in product(SOLVERS, names):
-        corrects = "corrector" in option_names(solver)
-        scale = 1.0 if corrects and name == "corrector_power" else 0.0
-        default = SolverChoice(solver, corrector=scale)
-        changed = replace(default, **{name: getattr(OTHER, name)})
-        differs = changed.build(FLOW) != default.build(FLOW)
-        assert differs == (name in option_names(solver)), (solver, name)
-
-
 def test_flags_of_other_solvers_are_errors() -> None:
     for solver, name in product(SOLVERS, SPECIFIC_OPTIONS):
         flag = f"--{name.replace('_', '-')}"
@@ -242,7 +217,7 @@ def test_grid_needs_a_solver_with_time_steps(models: Path, tmp_path: Path) -> No
 
 def test_stop_needs_a_block_solver(models: Path) -> None:
     with pytest.raises(cwdfm.InputError, match=r"stop must be omitted.*bd3lm"):
-        SolverChoice(stop=True).build(cwdfm.load(models / "ar").method, 1)
+        cwdfm.load(models / "ar").method.adapt(make_solver("left-to-right"), 1)
 
 
 def test_recorded_steps_are_the_steps_taken(models: Path, tmp_path: Path) -> None:

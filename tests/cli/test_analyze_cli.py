@@ -16,7 +16,7 @@ from cwdfm.data import ByteTokenizer, SmilesTokenizer, TextFiles, load, prepare
 from cwdfm.generation import generate
 from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.metrics.analysis import context_analysis, update_statistics
-from tests.support.command import command, rejected
+from tests.support.command import rejected
 from tests.support.tiny import MODEL_LENGTH as LENGTH
 from tests.support.tiny import tiny_model
 
@@ -264,17 +264,3 @@ def test_missing_matplotlib_is_reported_first(
     with pytest.raises(cwdfm.InputError, match=r"pip install 'cwdfm\[plot\]'"):
         analyze.main([name, "no-such-model", *more, "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
-
-
-def test_help() -> None:
-    for line, message in (
-        ("--help", "perplexity"),
-        ("perplexity --help", "--draws"),
-        ("analyze context --help", "--radius"),
-        ("analyze updates --help", "--solvers"),
-        ("analyze --help", "context  How hard masked tokens are"),
-        ("analyze --help", "updates  How often solvers update each token"),
-    ):
-        ended = command(*line.split())
-        assert ended.returncode == 0
-        assert message in ended.stdout

@@ -169,11 +169,16 @@ def browser() -> Iterator["Browser"]:
 
 
 def fill(page: "Page", **fields: str) -> None:
+    from playwright.sync_api import expect
+
     labels = {"model": "Model", "solver": "Solver", "template": "Template", "prompt": "Prompt"}
     for name, value in fields.items():
         box = page.get_by_label(labels.get(name, name), exact=name in ("model", "solver"))
         box.fill(value)
         box.press("Enter" if name in ("model", "solver") else "Tab")
+        if name == "model":  # which sets the template, before a test enters another one
+            example = app.TEMPLATES.get(value, "")
+            expect(page.get_by_label("Template")).to_have_value(example)
 
 
 def test_the_app_samples_replays_and_survives_errors(address: str, browser: "Browser") -> None:

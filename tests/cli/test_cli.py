@@ -203,10 +203,16 @@ def test_help() -> None:
     assert command().returncode == 2
     for line, expected in (
         ("--help", "train"),
+        ("--help", "perplexity"),
         ("train --help", "qm9-paper"),
         ("train --out y -h", "qm9-paper"),
         ("sample --help", "--resample-threshold"),
         ("train qm9-debug --help", "--learning-rate"),
+        ("perplexity --help", "--draws"),
+        ("analyze context --help", "--radius"),
+        ("analyze updates --help", "--solvers"),
+        ("analyze --help", "context  How hard masked tokens are"),
+        ("analyze --help", "updates  How often solvers update each token"),
     ):
         ended = command(*line.split())
         assert (ended.returncode, expected in ended.stdout) == (0, True)

@@ -18,15 +18,15 @@ from cwdfm.distributed import process_group
 from cwdfm.files import held, lock_file
 from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.method import Flow, Method
-from cwdfm.model.presets import preset
-from cwdfm.model.transformer import DiT
 from cwdfm.report.table import format_estimate
 from tests.support.command import rejected
+from tests.support.tiny import MODEL_LENGTH as LENGTH
+from tests.support.tiny import tiny_model
 
 pytest.importorskip("safetensors", reason="needs the extra 'cli'")
 pytest.importorskip("tyro", reason="needs the extra 'cli'")
 
-LENGTH, VOCAB = 16, 257
+VOCAB = 257
 METHODS: dict[str, Method] = {
     "mask": Flow(cwdfm.MaskSource(VOCAB), cwdfm.Polynomial(2.0)),
     "uniform": Flow(cwdfm.UniformSource(VOCAB), cwdfm.Polynomial(2.0)),
@@ -35,20 +35,11 @@ METHODS: dict[str, Method] = {
 }
 
 
-def tiny(method: Method) -> cwdfm.Pretrained:
-    """An untrained model whose predictions depend on the context."""
-    torch.manual_seed(0)
-    model = DiT(method.network(preset("debug", VOCAB + 1, dropout=0.0, positions=LENGTH)))
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.1)
-    return cwdfm.Pretrained(model.eval(), method, ByteTokenizer(), LENGTH)
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, method in METHODS.items():
-        tiny(method).save_pretrained(folder / name)
+        tiny_model(ByteTokenizer(), method=method).save_pretrained(folder / name)
     return folder
 
 
@@ -156,7 +147,8 @@ def test_options_of_random_draws_are_rejected_for_exact_likelihoods(
     models: Path, tmp_path: Path, flags: str
 ) -> None:
     """The error comes before the data is read, which does not exist here."""
-    tiny(BlockDiffusion(cwdfm.MaskSource(VOCAB), cwdfm.Linear(), 1)).save_pretrained(tmp_path / "b")
+    method = BlockDiffusion(cwdfm.MaskSource(VOCAB), cwdfm.Linear(), 1)
+    tiny_model(ByteTokenizer(), method=method).save_pretrained(tmp_path / "b")
     for model in (models / "autoregressive", tmp_path / "b"):
         expected = rf"{flags[:6]}.*{model}.* exact"
         with pytest.raises(cwdfm.InputError, match=expected):

@@ -164,7 +164,7 @@ prepare @/chars --out %/out --length 8
 prepare %/a.smi --out %/out
     \.npz, got .*out
 prepare %/a.smi --out %/a.npz --part test --tokenizer gpt2
-    --tokenizer, --part is only for text, .*a\.smi contains molecules
+    --tokenizer gpt2 and --part test are only for text, .*a\.smi contains molecules
 prepare %/a.smi --out %/a.npz --randomized 0
     --randomized must be an integer >= 1, got 0
 prepare %/a.smi --out %/a.npz --randomized 2 --seed -1
@@ -174,7 +174,9 @@ prepare %/*.smi --out %/a.npz
 prepare %/a.smi --out %/old.npz
     old\.npz already exists.*--force
 prepare %/a.txt {PREPARE} --randomized 2
-    --randomized is only for molecules, .*a\.txt is read as text
+    --randomized 2 is only for molecules, .*a\.txt is read as text
+prepare %/a.txt {PREPARE} --seed 0
+    --seed 0 is only for molecules, .*a\.txt is read as text
 prepare %/a.txt {PREPARE} --force
     --force is only for molecules, .*a\.txt is read as text
 prepare %/a.txt {PREPARE} --column body

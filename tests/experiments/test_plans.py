@@ -1,7 +1,7 @@
 """Cells of experiments, their tasks, and the notes below tables."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cwdfm.metrics.analysis import context_analysis
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.sample_file import read_samples
-from cwdfm.solver_config import SolverChoice
+from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, SPECIFIC_OPTIONS, option_names
 from experiments.catalog import EXPERIMENTS
 from experiments.catalog.baselines import KINDS
 from experiments.catalog.solvers import _best_of
@@ -25,6 +25,7 @@ from experiments.cell import Cell
 from experiments.engine import run_tasks
 from experiments.measure import measure
 from experiments.recipe import Recipe
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Value
 from experiments.tasks import score as scores
@@ -177,6 +178,24 @@ def test_test_perplexity_uses_only_the_paper_corpora_at_paper_scale(tmp_path: Pa
         assert {column.name.removesuffix(", at most") for column in table.columns} == tests[scale]
         assert any("wikitext-2" in note for note in table.notes) == (scale == "small")
         assert table.rows[1].paper == tuple(Value(x, None, 2) for x in (91.53, 133.25, 72.90))
+
+
+OTHER = SolverChoice(  # every option differs from its default
+    "auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5, corrector_power=1.0
+)
+FLOW = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
+
+
+def test_options_affect_only_the_solvers_that_have_them() -> None:
+    names = {field.name for field in fields(SolverChoice)} - {"solver", "stop"}
+    assert names <= SPECIFIC_OPTIONS | SHARED_OPTIONS
+    for solver, name in itertools.product(SOLVERS, names):
+        corrects = "corrector" in option_names(solver)
+        scale = 1.0 if corrects and name == "corrector_power" else 0.0
+        default = SolverChoice(solver, corrector=scale)
+        changed = replace(default, **{name: getattr(OTHER, name)})
+        differs = changed.build(FLOW) != default.build(FLOW)
+        assert differs == (name in option_names(solver)), (solver, name)
 
 
 def test_new_settings_keep_existing_names() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cwdfm.solver_config import SolverChoice
 from experiments.catalog import EXPERIMENTS, curves
 from experiments.catalog.baselines import KINDS
 from experiments.catalog.locality import MANY
@@ -20,6 +19,7 @@ from experiments.grid import Entry, grid, model_note
 from experiments.measure import measure, over_seeds
 from experiments.notes import earlier_runs_note, loss_note, runs_note, solver_notes, weights_note
 from experiments.scale import Scale, held_out, size
+from experiments.solver_choice import SolverChoice
 from experiments.store import Store
 from experiments.table import Column, Row, Value
 from experiments.tasks.base import Corpus, Task

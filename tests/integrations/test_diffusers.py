@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
-from tests.support import language, published
+from tests.support import gemma, language
 from tests.support.exact import Chain, LogWeight, correlated_target, entropy, neighbor
 from tests.support.stats import assert_differs, assert_follows, histogram
 
@@ -144,7 +144,7 @@ def llada2() -> Any:
 
 def diffusion_gemma() -> Any:
     """DiffusionGemmaPipeline with a small network of its own class."""
-    network = published.diffusion_gemma(23)
+    network = gemma.diffusion_gemma(23)
     scheduler = diffusers.EntropyBoundScheduler()
     return diffusers.DiffusionGemmaPipeline(network, scheduler, words())
 

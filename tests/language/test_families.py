@@ -18,6 +18,7 @@ from tests.support.language import (
     qwen_fields,
     reference,
     reference_logits,
+    write_masked_lm,
     write_model,
     write_tokenizer,
 )
@@ -25,25 +26,6 @@ from tests.support.published import recorded
 
 COUNT = 26  # ids of the tokenizer
 CLS, SEP = 4, 5
-
-
-def write_masked_lm(folder: Path, kind: str) -> Any:
-    import transformers
-
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0,
-        "mask_token_id": MASK,
-    }  # fmt: skip
-    more = {"position_embedding_type": "rotary"} if kind == "Esm" else {}
-    config = getattr(transformers, f"{kind}Config")(**sizes, **more)
-    network = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    network.save_pretrained(folder)
-    write_tokenizer(folder, chat=False, frames=True)
-    return network
 
 
 @pytest.mark.parametrize("kind", ["Bert", "ModernBert", "Esm"])

@@ -79,6 +79,7 @@ def test_only_what_is_read_is_downloaded(hub: FakeHub, tmp_path: Path) -> None:
     asked = " ".join(hub.requests)
     assert "model.safetensors" in asked
     assert not any(name in asked for name in ("modeling.py", "pytorch_model.bin", "notes.md"))
+    assert asked.count(f"/api/models/{NAME}/revision/main") == 1
 
 
 def test_cached_models_load_without_a_network(

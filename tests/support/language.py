@@ -101,6 +101,26 @@ def reference(kind: str) -> nn.Module:
     return network
 
 
+def write_masked_lm(folder: Path, kind: str) -> Any:
+    """Save a masked language model of the class `kind`ForMaskedLM; returns the network."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": SIZES["vocab"], "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 128,
+        "pad_token_id": 0, "mask_token_id": MASK, "bos_token_id": 4, "eos_token_id": 5,
+    }  # fmt: skip
+    more = {"position_embedding_type": "rotary"} if kind == "Esm" else {}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **more)
+    network = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    network.save_pretrained(folder)
+    write_tokenizer(folder, chat=False, frames=True)
+    return network
+
+
 def qwen_fields(kind: str, **more: Any) -> dict[str, Any]:
     """The config.json of a model with the architecture of Qwen."""
     s = SIZES

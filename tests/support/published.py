@@ -12,23 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from cwdfm.files import write_tensors
+from tests.support.gemma import write_gemma
 from tests.support.language import (
-    EOS,
-    SIZES,
     qwen_fields,
     reference,
     write_a2d,
     write_dream,
     write_llada,
+    write_masked_lm,
     write_model,
     write_sdar,
-    write_tokenizer,
 )
 from tests.support.texts import word_level
 
@@ -52,50 +50,6 @@ def write_dit(place: Path, name: str, remove: str = "", **changed: Any) -> Path:
     (place / "config.json").write_text(json.dumps(config | changed))
     kept = {k: x for k, x in weights.items() if not remove or remove not in k}
     write_tensors(place / "model.safetensors", kept)
-    return place
-
-
-def write_masked_lm(place: Path, kind: str) -> Path:
-    """A masked language model of transformers, of the class `kind`ForMaskedLM."""
-    import transformers
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    more = {"intermediate_size": 16, "vocab_size": 32, "max_position_embeddings": 128}
-    ids = {"pad_token_id": 0, "mask_token_id": 1, "bos_token_id": 4, "eos_token_id": 5}
-    config = getattr(transformers, f"{kind}Config")(**sizes | more | ids)
-    getattr(transformers, f"{kind}ForMaskedLM")(config).save_pretrained(place)
-    write_tokenizer(place, chat=False, frames=True)
-    return place
-
-
-def diffusion_gemma(vocab_size: int) -> Any:
-    """A small random `DiffusionGemmaForBlockDiffusion`."""
-    import transformers
-
-    torch.manual_seed(0)
-    text = {
-        "vocab_size": vocab_size, "hidden_size": 16, "intermediate_size": 16,
-        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
-        "global_head_dim": 8, "num_global_key_value_heads": 1, "num_experts": 2,
-        "top_k_experts": 1, "moe_intermediate_size": 8, "eos_token_id": EOS,
-        "layer_types": ["sliding_attention", "full_attention"],
-    }  # fmt: skip
-    vision = {
-        "model_type": "gemma4_vision", "hidden_size": 8, "intermediate_size": 8,
-        "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8,
-    }  # fmt: skip
-    config = transformers.DiffusionGemmaConfig(
-        text_config=text, vision_config=vision, canvas_length=8
-    )
-    network: Any = transformers.DiffusionGemmaForBlockDiffusion(config)
-    return network.eval()
-
-
-def write_diffusion_gemma(place: Path) -> Path:
-    """A folder as on the hub."""
-    diffusion_gemma(SIZES["vocab"]).save_pretrained(place)
-    write_tokenizer(place)
     return place
 
 
@@ -142,7 +96,7 @@ MODELS: dict[str, Callable[[Path], object]] = {
     "JetLM/SDAR-1.7B-Chat": write_sdar,
     "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1": write_a2d,
     "inclusionAI/LLaDA2.1-mini": write_llada2,
-    "google/diffusiongemma-26B-A4B-it": write_diffusion_gemma,
+    "google/diffusiongemma-26B-A4B-it": write_gemma,
     "answerdotai/ModernBERT-base": partial(write_masked_lm, kind="ModernBert"),
     "google-bert/bert-base-uncased": partial(write_masked_lm, kind="Bert"),
     "airkingbd/dplm_150m": partial(write_masked_lm, kind="Esm"),

@@ -8,7 +8,7 @@ import torch
 
 import cwdfm
 from cwdfm.data import ByteTokenizer
-from cwdfm.method import Flow
+from cwdfm.method import Flow, Method
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.sample_file import SampleFile, write_samples
@@ -22,17 +22,18 @@ OPTIONS = {"model": "tiny", "solver": "euler", "steps": 8, "seed": 0}
 def tiny_model(
     tokenizer: Any,
     kind: type[cwdfm.MaskSource | cwdfm.UniformSource] = cwdfm.UniformSource,
+    *,
+    method: Method | None = None,
     **options: Any,
 ) -> cwdfm.Pretrained:
     """Build an untrained model of 16 positions whose predictions depend on its input."""
     torch.manual_seed(0)
-    source = kind(tokenizer.vocab_size)
-    model = DiT(preset("debug", source.num_tokens, dropout=0.0, positions=MODEL_LENGTH))
+    method = method or Flow(kind(tokenizer.vocab_size), cwdfm.Polynomial(2.0))
+    size = preset("debug", method.num_tokens, dropout=0.0, positions=MODEL_LENGTH)
+    model = DiT(method.network(size))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.1)
-    return cwdfm.Pretrained(
-        model.eval(), Flow(source, cwdfm.Polynomial(2.0)), tokenizer, MODEL_LENGTH, **options
-    )
+    return cwdfm.Pretrained(model.eval(), method, tokenizer, MODEL_LENGTH, **options)
 
 
 def write_random_samples(path: Path, seed: int = 0, count: int = 30, **options: Any) -> Path:

@@ -98,8 +98,8 @@ class _BlockSampler:
         self.active_A = torch.arange(len(self.index), device=self.index.device)
         self.rows, self.steps = 0, 0
         total = sum(len(times) - 1 for times in self.grids)
-        asked, batch = self.request, len(self.index)
-        self.progress = ScaledProgress(asked.progress, batch, asked.steps, total)
+        request, batch = self.request, len(self.index)
+        self.progress = ScaledProgress(request.progress, batch, request.steps, total)
 
     def run(self) -> Samples:
         """Sample all blocks."""

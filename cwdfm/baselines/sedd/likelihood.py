@@ -19,97 +19,63 @@ number of masks, as in `cwdfm.elbo`. For the uniform graph v = sqrt(log(1 + sigm
 behaves alike, and an error of the score in pure noise costs the same at every sigma, so large
 sigmas must be covered. The noise schedule matters only through its ends.
 
-Shapes: B batch, N length, K positions, k positions of a chunk, V data tokens.
+Shapes: B batch, N length, k positions of a chunk, V data tokens.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from cwdfm.baselines.sedd.graph import Graph, LogitSums
 from cwdfm.baselines.sedd.noise import Noise
-from cwdfm.likelihood.bound import BoundBatch, BoundTerms
+from cwdfm.likelihood.bound import BoundBatch, BoundTerms, PositionTerm, position_sum
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.model.positions import Positions
-from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
 
-# (logits [k, V] float64, x [k], x_1 [k], sigma [k]) -> term [k]
-PositionTerm = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-
-@dataclass(frozen=True)
-class ScoreBound:
+def score_terms(model: Model, graph: Graph, noise: Noise, batch: BoundBatch) -> BoundTerms:
     """The terms of the bound for a batch, each summed over the free tokens of a sequence."""
+    source, x_1, fixed = graph.source, batch.x_1, batch.fixed
+    high, low = noise.sigma_at(1.0), noise.sigma_at(TIME_EPSILON)
 
-    model: Model
-    graph: Graph
-    noise: Noise
-    batch: BoundBatch
+    def total(x_BN: Tensor, sigma_B: Tensor, term: PositionTerm) -> Tensor:
+        """The sum [B] of a term over the movable positions."""
+        free_BN = source.movable(x_BN, fixed)
+        return position_sum(model, source, x_BN, x_1, free_BN, sigma_B, sigma_B, term)
 
-    def terms(self) -> BoundTerms:
-        """All three terms."""
-        return BoundTerms(self.integral(), self.end(), self.start())
+    def constant(sigma: float) -> Tensor:
+        return torch.full_like(batch.index, sigma, dtype=torch.float64)
 
-    def start(self) -> Tensor:
-        """The divergence [B] of the noised data from the start, without sampling error."""
-        x_1, fixed = self.batch.x_1, self.batch.fixed
-        sigma = self.noise.sigma_at(1.0)
-        kept = self.graph.unmasked_fraction(sigma)
-        if kept == 0:
-            divergence = _divergence_from_uniform(self.graph.vocab_size, sigma)
-            return (~fixed).sum(1).double() * divergence
-        x_BN = self.graph.source.noise(self.batch.index, x_1.shape[1], seed=self.batch.seed)
-        x_BN = torch.where(fixed, x_1, x_BN)
-        return kept * self._sum(x_BN, self._full(sigma), self._last_step(sigma))
-
-    def integral(self) -> Tensor:
-        """Estimates [draws, B] of the integral, one per stratum of v."""
-        low, high = (self.graph.v_of(self.noise.sigma_at(s)) for s in (TIME_EPSILON, 1.0))
-        estimates = []
-        for d, v_B in self.batch.strata(low, high):
-            sigma_B, slope_B = self.graph.sigma_of(v_B)
-            entropy_B = self._sum(self._corrupt(sigma_B, d), sigma_B, self._entropy)
-            estimates.append((high - low) * slope_B * entropy_B)
-        return torch.stack(estimates)
-
-    def end(self) -> Tensor:
-        """Estimates [END_DRAWS, B] of the cross-entropy of the last step."""
-        sigma = self.noise.sigma_at(TIME_EPSILON)
-        sigma_B, term = self._full(sigma), self._last_step(sigma)
-        corrupted = [self._corrupt(sigma_B, step) for step in self.batch.end_steps]
-        return torch.stack([self._sum(x_BN, sigma_B, term) for x_BN in corrupted])
-
-    def _full(self, sigma: float) -> Tensor:
-        return torch.full_like(self.batch.index, sigma, dtype=torch.float64)
-
-    def _corrupt(self, sigma_B: Tensor, step: int) -> Tensor:
-        return self.graph.corrupt(self.batch.x_1, sigma_B, **self.batch.noise(step))
-
-    def _entropy(self, logits_kV: Tensor, x_k: Tensor, x_1_k: Tensor, sigma_k: Tensor) -> Tensor:
+    def entropy(logits_kV: Tensor, x_k: Tensor, x_1_k: Tensor, sigma_k: Tensor) -> Tensor:
         sums = LogitSums.of(logits_kV, x_k, x_1_k)
-        return self.graph.score_entropy(sums, x_k == x_1_k, sigma_k)
+        return graph.score_entropy(sums, x_k == x_1_k, sigma_k)
 
-    def _last_step(self, sigma: float) -> PositionTerm:
+    def last_step(sigma: float) -> PositionTerm:
         """-log p(x_1) of a step of Tweedie's rule from sigma to data."""
 
         def term(logits_kV: Tensor, x_k: Tensor, x_1_k: Tensor, _: Tensor) -> Tensor:
-            return -self.graph.tweedie(logits_kV, x_k, sigma, 0.0).log_prob(x_k, x_1_k)
+            return -graph.tweedie(logits_kV, x_k, sigma, 0.0).log_prob(x_k, x_1_k)
 
         return term
 
-    def _sum(self, x_BN: Tensor, sigma_B: Tensor, term: PositionTerm) -> Tensor:
-        """The sum [B] of a term over the movable positions."""
-        positions = Positions.of(self.graph.source.movable(x_BN, self.batch.fixed))
-        x_K, x_1_K = positions.take(x_BN), positions.take(self.batch.x_1)
-        sigma_K = sigma_B[positions.sequence]
-        term_K = torch.zeros(len(x_K), dtype=torch.float64, device=x_K.device)
-        for k, logits_kV in predict_logits(self.model, self.graph.source, x_BN, sigma_B, positions):
-            term_K[k] = term(logits_kV.double(), x_K[k], x_1_K[k], sigma_K[k])
-        return positions.scatter(term_K).sum(1)
+    kept = graph.unmasked_fraction(high)
+    if kept == 0:
+        start_B = (~fixed).sum(1).double() * _divergence_from_uniform(graph.vocab_size, high)
+    else:
+        x_BN = source.noise(batch.index, x_1.shape[1], seed=batch.seed)
+        x_BN = torch.where(fixed, x_1, x_BN)
+        start_B = kept * total(x_BN, constant(high), last_step(high))
+    v_low, v_high = graph.v_of(low), graph.v_of(high)
+    integral = []
+    for d, v_B in batch.strata(v_low, v_high):
+        sigma_B, slope_B = graph.sigma_of(v_B)
+        x_BN = graph.corrupt(x_1, sigma_B, **batch.noise(d))
+        integral.append((v_high - v_low) * slope_B * total(x_BN, sigma_B, entropy))
+    sigma_B = constant(low)
+    last = [graph.corrupt(x_1, sigma_B, **batch.noise(step)) for step in batch.end_steps]
+    end = [total(x_BN, sigma_B, last_step(low)) for x_BN in last]
+    return BoundTerms(torch.stack(integral), torch.stack(end), start_B)
 
 
 def _divergence_from_uniform(vocab_size: int, sigma: float) -> float:

@@ -2,16 +2,17 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
 from cwdfm.baselines.sedd.graph import Absorb, Graph, Uniform
-from cwdfm.baselines.sedd.likelihood import ScoreBound
+from cwdfm.baselines.sedd.likelihood import score_terms
 from cwdfm.baselines.sedd.noise import Geometric, LogLinear, Noise
 from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreSolver
 from cwdfm.errors import InputError, check_choice
-from cwdfm.likelihood.bound import Bound, BoundBatch, BoundTerms, LikelihoodOptions, estimate_bound
+from cwdfm.likelihood.bound import Bound, LikelihoodOptions, estimate_bound
 from cwdfm.method.base import Method, SampleRequest, refuse_solver
 from cwdfm.schedule import Linear, Spacing, time_grid
 from cwdfm.solver import Samples, sample
@@ -62,7 +63,7 @@ class SEDD(Method):
         return self.forward_graph.source.num_tokens
 
     def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
-        """Sample sequences. On the grids "kappa" and "sqrt", exp(-sigma) has the place of kappa."""
+        """Sample sequences. The grids "kappa" and "sqrt" use exp(-sigma) instead of kappa."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):
             refuse_solver(self, solver, ALLOWED, REASON)
@@ -80,11 +81,7 @@ class SEDD(Method):
     def likelihood(
         self, model: nn.Module, x_1: Tensor, **options: Unpack[LikelihoodOptions]
     ) -> Bound:
-        graph, noise = self.forward_graph, self.noise_process
-
-        def terms(batch: BoundBatch) -> BoundTerms:
-            return ScoreBound(model, graph, noise, batch).terms()
-
+        terms = partial(score_terms, model, self.forward_graph, self.noise_process)
         return estimate_bound(model, x_1, terms, self.vocab_size, **options)
 
 

@@ -96,33 +96,19 @@ def head_sums(
 
     The logits of a chunk are discarded after the forward pass and recomputed in the backward pass.
     """
+    weight, bias = readout.weight, readout.bias  # FSDP shards those of the module after the pass
+
+    def chunk_sums(hidden_kD: Tensor, x_k: Tensor, x_1_k: Tensor) -> LogitSums:
+        dtype = hidden_kD.dtype
+        shift = None if bias is None else bias[:vocab_size].to(dtype)
+        logits_kV = F.linear(hidden_kD, weight[:vocab_size].to(dtype), shift)
+        return LogitSums.of(logits_kV, x_k, x_1_k)
+
     size = max(1, MAX_ELEMENTS.get(hidden_KD.device.type, MAX_ELEMENTS["cpu"]) // vocab_size)
-    parts = [
-        checkpoint(
-            _chunk_sums,
-            *(hidden_kD, readout.weight, readout.bias, x_k, x_1_k, vocab_size),
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        for hidden_kD, x_k, x_1_k in zip(
-            *(x.split(size) for x in (hidden_KD, x_K, x_1_K)), strict=True
-        )
-    ]
+    chunks = zip(*(x.split(size) for x in (hidden_KD, x_K, x_1_K)), strict=True)
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    parts = [checkpoint(chunk_sums, *chunk, **options) for chunk in chunks]
     return LogitSums(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def _chunk_sums(
-    hidden_kD: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    x_k: Tensor,
-    x_1_k: Tensor,
-    vocab_size: int,
-) -> LogitSums:
-    dtype = hidden_kD.dtype
-    weight = weight[:vocab_size].to(dtype)
-    bias = None if bias is None else bias[:vocab_size].to(dtype)
-    return LogitSums.of(F.linear(hidden_kD, weight, bias), x_k, x_1_k)
 
 
 def masked_head_sums(

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cwdfm.model.attention import KVCache
-from cwdfm.pretrained.llada2 import CausalLMNetwork
+from cwdfm.pretrained.transformers_models import CausalLMNetwork
 
 COMMITS = {
     "NVlabs/Fast-dLLM": "24cc59e75f20a6384bae8c905965bb090b96388e",  # carries LLaDA's and Dream's
