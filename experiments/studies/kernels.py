@@ -10,13 +10,11 @@ CUDA graph, as in sampling. Algorithm 1 is left out: torch.compile has no loop t
 (TRITON_INTERPRET=1 CWDFM_FUSED=on).
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.device import find_device
-from cwdfm.files import write_json
 from cwdfm.model.attention import FullAttention, attend
 from cwdfm.ops.adaptive_norm import Residual, add_norm
 from cwdfm.ops.attention import rotary, rotate_qkv
@@ -34,8 +31,8 @@ from cwdfm.ops.dispatch import plain
 from cwdfm.ops.head_draw import head_draw
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from cwdfm.ops.random import Purpose, uniform
-from cwdfm.provenance import provenance
 from cwdfm.weight.entropy import prediction_entropy
+from experiments.studies.command import save, study_parser
 
 CALLS, ROUNDS = 20, 5  # calls per measurement, and measurements of which the median counts
 Function = Callable[..., Any]
@@ -289,8 +286,7 @@ def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Triton kernels beside torch.compile.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
@@ -306,7 +302,7 @@ def main() -> None:
                 f"ratio {row['ratio']:.2f}, difference {row['difference']:.1e}",
                 flush=True,
             )
-    write_json(options.out, provenance() | {"sizes": asdict(sizes), "rows": rows})
+    save(options.out, sizes=asdict(sizes), rows=rows)
 
 
 if __name__ == "__main__":

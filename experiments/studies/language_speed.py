@@ -13,13 +13,11 @@ selects what is measured:
 - gemma: with 6 of its 30 layers, a step here against one of transformers' `generate`.
 """
 
-import argparse
 import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +25,6 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.errors import NotInstalled
-from cwdfm.files import write_json
 from cwdfm.language.block import BlockModel, Limits
 from cwdfm.language.generate import generate_text
 from cwdfm.language.model import LanguageModel
@@ -36,8 +33,8 @@ from cwdfm.language.session import CacheKind, Canvas, ColumnSession
 from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.model.predict import evaluating
 from cwdfm.pretrained.decoder import DecoderNetwork
-from cwdfm.provenance import provenance
 from experiments.bench.measure import timed
+from experiments.studies.command import save, study_parser
 from experiments.studies.published_llada import published_step
 
 LLADA = DecoderConfig(126_464, 4096, 32, 32, 32, 128, 12_288, 500_000.0, 1e-5)
@@ -397,8 +394,7 @@ def _print_gemma(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the speed of text generation.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--tiny", action="store_true", help="small networks, for a check on a CPU")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="the default: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -417,7 +413,7 @@ def main() -> None:
             record[name] = f"{type(error).__name__}: {error}"[:500]
         _free()
         record["seconds"] = time.perf_counter() - start
-        write_json(options.out, {**provenance(), **record})
+        save(options.out, **record)
 
     with torch.no_grad():
         if {"llada", "weights"} & set(options.cases):

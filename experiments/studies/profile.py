@@ -7,20 +7,16 @@ both sources, training on molecules, and one sampling step on text. `--scale tin
 quick check that lists operators instead of kernels.
 """
 
-import argparse
 import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cwdfm.files import write_json
 from cwdfm.model.predict import evaluating
-from cwdfm.provenance import provenance
 from cwdfm.solver import Euler, State
 from cwdfm.source import UniformSource
 from cwdfm.train.recipes import RECIPES
@@ -28,6 +24,7 @@ from experiments.bench.settings import Settings
 from experiments.bench.subject import SCHEDULE, make_model, make_run
 from experiments.bench.suite import key
 from experiments.bench.training import masked_text_changes, molecule_changes, text_changes
+from experiments.studies.command import save, study_parser
 
 # The first pattern that matches a kernel's name gives its kind.
 KINDS = {
@@ -111,8 +108,7 @@ def sampling(settings: Settings) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--scale", choices=["full", "tiny"], default="full")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
@@ -129,7 +125,7 @@ def main() -> None:
         "sampling, uniform": sampling(settings),
     }
     config = key(settings) | {"repeats": REPEATS}
-    write_json(options.out, {**provenance(), "config": config, "work": found})
+    save(options.out, config=config, work=found)
     for name, part in found.items():
         print(f"{name}: {part['ms']:.1f} ms, kernels {part['busy_ms']:.1f} ms")
         for kind, ms in part["kinds"].items():

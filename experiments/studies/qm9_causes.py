@@ -8,22 +8,19 @@ library's solvers, and changes one detail at a time: carry-over, the last step, 
 decoding.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import cwdfm
 from cwdfm import data
-from cwdfm.files import write_json
 from cwdfm.metrics.molecule import CanonicalSet
 from cwdfm.pretrained import Pretrained
-from cwdfm.provenance import provenance
 from cwdfm.trained import prompt_tokens
 from cwdfm.weight import Neighbor
+from experiments.studies.command import save, study_parser
 from experiments.studies.qm9_search import counts
 
 MODEL, SAMPLES, STEPS, SEED = "qm9-mask-small", 1024, 64, 0
@@ -127,14 +124,13 @@ def rows(n: int, steps: int) -> Iterator[dict[str, str | float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Change details of a sampler and count molecules.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--n", type=int, default=SAMPLES)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     config = {"model": MODEL, "samples": options.n, "steps": options.steps, "seed": SEED}
     found = list(rows(options.n, options.steps))
-    write_json(options.out, provenance() | {"config": config, "rows": found})
+    save(options.out, config=config, rows=found)
 
 
 if __name__ == "__main__":

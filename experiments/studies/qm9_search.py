@@ -37,19 +37,18 @@ import torch
 
 import cwdfm
 from cwdfm import data
-from cwdfm.files import write_json
 from cwdfm.generation import generate
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.postprocess.refine import Refine
 from cwdfm.postprocess.reject import Reject
 from cwdfm.postprocess.resample import Resample
-from cwdfm.provenance import provenance
 from cwdfm.solver_config import Name, SolverChoice
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.results import record
+from experiments.studies.command import save
 from experiments.studies.molecule_tables import setting_of
 from experiments.tasks.train import Snapshots
 
@@ -128,7 +127,7 @@ def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int
         "weights": {name: cwdfm.load(folder / name).fingerprint() for name in models},
         "metrics": list(map(json.loads, (folder / "run" / "metrics.jsonl").open())),
     }
-    write_json(folder / "training.json", provenance() | found)
+    save(folder / "training.json", **found)
 
 
 def draw(models: list[str], settings: Iterable[Setting], work: Path, n: int, seed: int) -> None:
@@ -144,7 +143,7 @@ def draw(models: list[str], settings: Iterable[Setting], work: Path, n: int, see
             path = work / f"{trained.fingerprint()[:8]}-{n}-{seed}-{label}.json"
             if not path.exists():
                 found = sample(trained, setting, n, seed)
-                write_json(path, provenance() | {"model": name} | found)
+                save(path, model=name, **found)
                 print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
 
 
@@ -236,7 +235,7 @@ def score(work: Path, out: Path, trained: Sequence[Path], samples: Path | None) 
     rows.sort(key=lambda row: -row["valid"])
     for row in rows:
         print(f"{row['model']:20} {row['valid']:7.1f} {row['novel']:7.1f} {row['setting']}")
-    write_json(out, provenance() | {"config": {}, "training": made, "rows": rows})
+    save(out, config={}, training=made, rows=rows)
     if samples is not None:
         with tarfile.open(samples, "w:gz") as archive:
             for path in sorted(work.glob("*.json")):

@@ -7,10 +7,8 @@ measures how well the model and the fitted confidence are calibrated. All sample
 the same number of evaluations.
 """
 
-import argparse
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +16,9 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm import data
-from cwdfm.files import write_json
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.provenance import provenance
 from cwdfm.solver.fit_confidence import held_out_predictions
+from experiments.studies.command import save, study_parser
 
 MODELS = ("qm9-mask-small", "qm9-uniform-small")
 TIMES, BINS = 16, 10
@@ -95,8 +92,7 @@ def samplers(trained: Any, learned: cwdfm.Learned, heat: float) -> dict[str, cwd
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare weights of samplers on real models.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
@@ -126,7 +122,7 @@ def main() -> None:
                 {"model": name, "sampler": label, "evaluations": evaluations, **counts}
             )
             print(found["samples"][-1], flush=True)
-        write_json(options.out, provenance() | found)
+        save(options.out, **found)
 
 
 if __name__ == "__main__":
