@@ -10,8 +10,6 @@ CUDA graph, as in sampling. Algorithm 1 is left out: torch.compile has no loop t
 (TRITON_INTERPRET=1 CWDFM_FUSED=on).
 """
 
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -32,6 +30,7 @@ from cwdfm.ops.head_draw import head_draw
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.weight.entropy import prediction_entropy
+from experiments.bench.measure import timed
 from experiments.studies.command import save, study_parser
 
 CALLS, ROUNDS = 20, 5  # calls per measurement, and measurements of which the median counts
@@ -195,30 +194,20 @@ def milliseconds(call: Callable[[], Any], *, graph: bool, device: torch.device) 
     """The median time of a call."""
     for _ in range(3):
         call()
-    if device.type != "cuda":
-        begin = time.perf_counter()
-        call()
-        return 1e3 * (time.perf_counter() - begin)
-    repeat: Callable[[], None] = partial(_repeat, call)
-    if graph:
+    cuda = device.type == "cuda"
+    calls, rounds = (CALLS, ROUNDS) if cuda else (1, 1)
+
+    def repeat() -> None:
+        for _ in range(calls):
+            call()
+
+    work: Callable[[], object] = repeat
+    if graph and cuda:
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
             repeat()
-        repeat = captured.replay
-    found: list[float] = []
-    for _ in range(ROUNDS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        repeat()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(float(start.elapsed_time(end)) / CALLS)
-    return statistics.median(found)
-
-
-def _repeat(call: Callable[[], Any]) -> None:
-    for _ in range(CALLS):
-        call()
+        work = captured.replay
+    return 1e3 * timed(work, device, repeats=rounds, warmup=0).seconds / calls
 
 
 def measure(case: Case, device: torch.device) -> dict[str, Any]:

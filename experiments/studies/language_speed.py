@@ -33,7 +33,9 @@ from cwdfm.language.session import CacheKind, Canvas, ColumnSession
 from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.model.predict import evaluating
 from cwdfm.pretrained.decoder import DecoderNetwork
-from experiments.bench.measure import timed
+from experiments.bench.bounds import Ceilings, Work
+from experiments.bench.measure import measure_ceilings, timed
+from experiments.bench.settings import Settings
 from experiments.studies.command import save, study_parser
 from experiments.studies.published_llada import published_step
 
@@ -167,35 +169,18 @@ def our_seconds(
     return (long.seconds - short.seconds) / (more - few)
 
 
-@dataclass(frozen=True)
-class Ceilings:
-    """The speeds of the machine."""
-
-    flops: float  # per second, of a large matrix product
-    bytes: float  # per second, of a copy
-
-    @staticmethod
-    def measure(setting: Setting) -> "Ceilings":
-        size = 64 if setting.tiny else 8192
-        left, right = torch.randn(2, size, size, device=setting.device, dtype=setting.dtype)
-        product = timed(partial(torch.mm, left, right), setting.device, warmup=3)
-        source = torch.zeros(2**16 if setting.tiny else 2**31, dtype=torch.uint8).to(setting.device)
-        target = torch.empty_like(source)
-        copy = timed(partial(target.copy_, source), setting.device, warmup=3)
-        return Ceilings(2 * size**3 / product.seconds, 2 * source.numel() / copy.seconds)
-
-    def seconds(
-        self, config: DecoderConfig, batch: int, tokens: int, keys: int, rows: float
-    ) -> float:
-        """The bound of a step of `tokens` per sequence that attend to `keys`, with `rows` logits."""
-        attention = config.heads * config.head_width
-        layer = config.width * (2 * attention + 2 * config.kv_heads * config.head_width)
-        weights = config.depth * (layer + 3 * config.width * config.mlp_width)
-        head = config.width * config.num_tokens
-        products = 2 * batch * (tokens * weights + rows * head)
-        products += 4 * batch * tokens * keys * attention * config.depth
-        cache = 2 * batch * keys * config.kv_heads * config.head_width * config.depth
-        return max(products / self.flops, 2 * (weights + head + cache) / self.bytes)
+def step_bound(
+    ceilings: Ceilings, config: DecoderConfig, batch: int, tokens: int, keys: int, rows: float
+) -> float:
+    """The bound of a step of `tokens` per sequence that attend to `keys`, with `rows` logits."""
+    attention = config.heads * config.head_width
+    layer = config.width * (2 * attention + 2 * config.kv_heads * config.head_width)
+    weights = config.depth * (layer + 3 * config.width * config.mlp_width)
+    head = config.width * config.num_tokens
+    products = 2 * batch * (tokens * weights + rows * head)
+    products += 4 * batch * tokens * keys * attention * config.depth
+    cache = 2 * batch * keys * config.kv_heads * config.head_width * config.depth
+    return Work(products, 2 * (weights + head + cache)).seconds(ceilings)
 
 
 def bounds(ceilings: Ceilings, setting: Setting, batch: int, prompt: int) -> dict[str, float]:
@@ -203,7 +188,7 @@ def bounds(ceilings: Ceilings, setting: Setting, batch: int, prompt: int) -> dic
     config = TINY if setting.tiny else LLADA
     total, block, blocks = prompt + setting.new, setting.block, setting.new // setting.block
     rows = block / 2  # masked tokens, on average
-    bound = partial(ceilings.seconds, config, batch)
+    bound = partial(step_bound, ceilings, config, batch)
     full, share = bound(total, total, rows), 1 / block  # the first step of a block is complete
     rest = [bound(total - prompt - k * block, total, rows) for k in range(blocks)]
     found = {"published": bound(total, total, total), "none": full}
@@ -214,7 +199,8 @@ def bounds(ceilings: Ceilings, setting: Setting, batch: int, prompt: int) -> dic
 
 def compare_llada(model: LanguageModel, setting: Setting) -> list[dict[str, Any]]:
     """Tokens per second by batch and prompt; every way reveals one token per step."""
-    rows, ceilings = [], Ceilings.measure(setting)
+    rows = []
+    ceilings = measure_ceilings(Settings("tiny" if setting.tiny else "full", setting.device))
     _free()
     for prompt in setting.prompts:
         for batch in setting.batches:
