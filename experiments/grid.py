@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from experiments import paper
 from experiments.cell import TRAINING, Cell
 from experiments.experiment import Plan
-from experiments.figure import Curves
+from experiments.figure import Curves, Points
 from experiments.measure import measure
 from experiments.notes import (
     ERROR,
@@ -147,3 +147,11 @@ def model_note(task: Train, store: Store) -> str:
         return training
     millions = done["result"]["parameters"] / 1e6
     return f"{round(millions) or round(millions, 2):g}M parameters, {training}"
+
+
+def validation_losses(task: Train, store: Store) -> Points:
+    """The validation losses of a training by step."""
+    done = store.result(task)
+    metrics = done["result"]["metrics"] if done is not None else []
+    losses = {each["step"]: each.get("validation_loss") for each in metrics}
+    return [(step, (Value(loss),)) for step, loss in losses.items() if loss]

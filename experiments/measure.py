@@ -1,7 +1,6 @@
 """The scores of samples shown in tables, for molecules and for text."""
 
 import math
-import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -117,9 +116,7 @@ class TextMeasure(Measure):
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         evaluator = EVALUATORS[self.scale]
         scored = Text(samples, evaluator)
-        own = samples if isinstance(samples, HeldOut) else samples.model.recipe
-        length = own.length
-        reference = HeldOut("text", length, samples.n, 1)  # same number and length
+        reference = HeldOut("text", samples.length, samples.n, 1)  # same number and length
         return scored, MauveScore(scored, Text(reference, evaluator))
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
@@ -151,10 +148,7 @@ def over_seeds(runs: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     """The mean and standard deviation over runs; a single run keeps its own spread."""
     if len(runs) == 1:
         return runs[0]
-    values = []
-    for column in zip(*runs, strict=True):
-        numbers = [value.value for value in column if value.value is not None]
-        spread = statistics.stdev(numbers) if len(numbers) > 1 else None
-        mean = statistics.fmean(numbers) if numbers else None
-        values.append(Value(mean, spread, column[0].digits))
-    return tuple(values)
+    return tuple(
+        Value.mean([each.value for each in column if each.value is not None], column[0].digits)
+        for column in zip(*runs, strict=True)
+    )

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,12 @@ class Value:
     spread: float | None = None
     digits: int = 1
     printed: bool = False
+
+    @classmethod
+    def mean(cls, numbers: Sequence[float], digits: int = 1) -> "Value":
+        """The mean of numbers, with the standard deviation of several; blank without any."""
+        spread = statistics.stdev(numbers) if len(numbers) > 1 else None
+        return cls(statistics.fmean(numbers) if numbers else None, spread, digits)
 
     def text(self) -> str:
         """The number, and "± spread" if there is one."""

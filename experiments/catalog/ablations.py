@@ -17,10 +17,10 @@ from experiments.catalog.training import (
 from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.figure import Curves
-from experiments.grid import Entry, grid, model_note
+from experiments.grid import Entry, grid, model_note, validation_losses
 from experiments.scale import NAMES, Scale, size
 from experiments.store import Store
-from experiments.table import Column, Value
+from experiments.table import Column
 from experiments.tasks.base import Corpus
 
 RADII = (1, 2, 3, 5, 8)
@@ -168,12 +168,9 @@ def dynamics(scale: Scale) -> Plan:
                 yield Entry((name, str(x)), cell(loss, at), name, x)
 
     def validated(store: Store) -> Curves:
-        lines = {}
-        for loss in ("ce", "sce"):
-            done = store.result(cell(loss).train())
-            metrics = done["result"]["metrics"] if done is not None else []
-            seen = {each["step"]: each.get("validation_loss") for each in metrics}
-            lines[LOSS_NAMES[loss]] = [(k, (Value(v),)) for k, v in seen.items() if v]
+        lines = {
+            LOSS_NAMES[loss]: validation_losses(cell(loss).train(), store) for loss in ("ce", "sce")
+        }
         column = Column("validation loss, nats", False)
         title = "Loss during training, text, uniform source"
         note = "Not comparable: SCE weights tokens differently."

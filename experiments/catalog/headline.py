@@ -5,12 +5,12 @@ scale training is shortened to half an hour on one GPU.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from experiments import paper
-from experiments.catalog.leak import CHANGES, NOTES
+from experiments.catalog.leak import CHANGES, NOTES, changes
 from experiments.catalog.solvers import best
 from experiments.catalog.training import LOSS_NAMES
 from experiments.cell import Cell, flow
@@ -28,12 +28,11 @@ MASKED = "CE of masked tokens"
 
 def fields(scale: Scale) -> dict[str, Any]:
     """The changes that turn the scale's recipe into the paper's, except the number of steps."""
-    own = size("molecules", scale).recipe
     if scale != "small":
         return {}
     whole = replace(
         Recipe.named("qm9-paper"),
-        data=own.data,
+        data="molecules",
         steps=STEPS,
         compile=True,
         validate_every=STEPS // 4,
@@ -41,8 +40,7 @@ def fields(scale: Scale) -> dict[str, Any]:
         previews=0,
         elbo_rows=0,
     )
-    ours = asdict(own)
-    return {name: value for name, value in asdict(whole).items() if value != ours[name]}
+    return changes(scale, whole)
 
 
 def long_entries(scale: Scale) -> list[Entry]:

@@ -5,8 +5,7 @@ with a second evaluator and by their overlap with the training text.
 """
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -15,7 +14,7 @@ from experiments.catalog.solvers import best
 from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.figure import Curves
-from experiments.grid import Entry, data_row, grid, model_note
+from experiments.grid import Entry, data_row, grid, model_note, validation_losses
 from experiments.scale import Scale, size
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
@@ -100,7 +99,7 @@ def readings(scale: Scale) -> Plan:
             pairs = zip(own, base, strict=True)
             changes = [100 * math.expm1(x - y) for x, y in pairs if x is not None and y is not None]
             seen = [x for x in own if x is not None]
-            values = mean(seen, 3), mean(changes, 1)
+            values = Value.mean(seen, 3), Value.mean(changes, 1)
             rows.append(Row(labels, (*values, Value(len(seen) or None))))
         columns = (
             Column("held-out bound, nats per token", False),
@@ -112,12 +111,6 @@ def readings(scale: Scale) -> Plan:
         return [Table(title, (*names, "center"), columns, tuple(rows), notes=notes)]
 
     return Plan(tuple(tasks), tables)
-
-
-def mean(values: Sequence[float], digits: int) -> Value:
-    """The mean over runs, with its standard deviation; blank without runs."""
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return Value(statistics.fmean(values) if values else None, spread, digits)
 
 
 def with_further_scores(
@@ -205,13 +198,6 @@ def larger(name: str) -> Callable[[Scale], Plan]:
 def learning_curve(name: str, scale: Scale, store: Store) -> Curves:
     """The held-out cross-entropy during training with CE."""
     task = larger_cell(name, "ce", scale).train()
-    done = store.result(task)
-    metrics = done["result"]["metrics"] if done is not None else []
-    points = [
-        (each["step"], (Value(each["validation_loss"]),))
-        for each in metrics
-        if each.get("validation_loss")
-    ]
     column, title = Column("held-out cross-entropy, nats", False), f"Learning curve, {name}"
-    lines = {"CE": points}
+    lines = {"CE": validation_losses(task, store)}
     return Curves(title, "training steps", (column,), lines, about=model_note(task, store))

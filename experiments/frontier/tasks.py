@@ -23,11 +23,12 @@ from cwdfm import data
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.metrics.chemnet import Moments, activations
-from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import CanonicalSet
 from cwdfm.metrics.text import sample_entropies
 from cwdfm.solver import Samples
 from experiments.frontier.evaluators import Evaluator, load_evaluator
 from experiments.frontier.families import SCHEDULE, TEMPERATURES, Sampler
+from experiments.tasks.score import molecule_counts
 
 VOCAB, LENGTH = 2, 8  # of the exact targets
 COUNTS = ("valid", "unique", "novel")
@@ -256,8 +257,7 @@ class Molecules(Trained):
     def score(self, tokens: Tokens, *, final: bool) -> Scores:
         """Valid, unique and novel molecules of 1,024 samples, and FCD."""
         texts = self.texts(tokens)
-        counts = score_molecules(texts, self.training, fold_size=len(texts)).to_json()
-        scores: Scores = {name: counts[name]["mean"] * 1024 / len(texts) for name in COUNTS}
+        scores = molecule_counts(texts, self.training, len(texts))
         if self.fcd and final:
             valid = [molecule for molecule in map(data.canonical, texts) if molecule]
             if len(valid) > 1:
@@ -306,7 +306,7 @@ class Text(Trained):
         scores = {"entropy": float(sample_entropies(tokens).mean())}
         used = self.evaluators if final else self.evaluators[:1]
         for k, evaluator in enumerate(used, start=1):
-            scores[f"perplexity {k}"] = evaluator.perplexity(tokens, self.texts)
+            scores[f"perplexity {k}"] = evaluator(tokens, self.texts)
         return scores
 
     @property

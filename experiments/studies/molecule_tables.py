@@ -1,6 +1,5 @@
 """The tables of the studies on molecules."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -160,19 +159,14 @@ def seeds(record: Record) -> list[Table]:
     """One sampler for several trainings: each with its spread over folds, and their mean."""
     rows = sorted(record["rows"], key=lambda row: row["training_seed"])
     names = ("valid", "unique", "novel")
-
-    def spread(numbers: Sequence[float], digits: int = 1) -> Value:
-        deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
-        return Value(statistics.fmean(numbers), deviation, digits)
-
     made = [
         (
             (str(row["training_seed"]),),
-            (Value(row["evaluations"]), *(spread(row["folds"][name]) for name in names)),
+            (Value(row["evaluations"]), *(Value.mean(row["folds"][name]) for name in names)),
         )
         for row in rows
     ]
-    means = [spread([row[name] for row in rows]) for name in ("evaluations", *names)]
+    means = [Value.mean([row[name] for row in rows]) for name in ("evaluations", *names)]
     made.append((("mean",), tuple(means)))
     title, columns = "Repeated with all samples kept", ("evaluations ↓", *COUNTS)
     return [make_table(title, "training seed", columns, made)]

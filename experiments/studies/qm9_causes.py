@@ -21,7 +21,7 @@ from cwdfm.pretrained import Pretrained
 from cwdfm.trained import prompt_tokens
 from cwdfm.weight import Neighbor
 from experiments.studies.command import save, study_parser
-from experiments.studies.qm9_search import counts
+from experiments.tasks.score import molecule_counts
 
 MODEL, SAMPLES, STEPS, SEED = "qm9-mask-small", 1024, 64, 0
 WEIGHTS = {"Euler": None, "Neighbor": Neighbor(radius=1, scale=4.0)}
@@ -118,7 +118,7 @@ def rows(n: int, steps: int) -> Iterator[dict[str, str | float]]:
             found["end tokens ignored"] = texts(trained, end, ends=False)
         for change, drawn in found.items():
             row: dict[str, str | float] = {"solver": solver, "change": change}
-            row |= counts(drawn, training)
+            row |= molecule_counts(drawn, training, SAMPLES)
             print(row, flush=True)
             yield row
 

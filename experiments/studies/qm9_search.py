@@ -50,6 +50,7 @@ from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.results import record
 from experiments.studies.command import save
 from experiments.studies.molecule_tables import setting_of
+from experiments.tasks.score import molecule_counts
 from experiments.tasks.train import Snapshots
 
 SAMPLES, SEED = 1024, 100
@@ -184,12 +185,6 @@ def sample(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> di
     }
 
 
-def counts(texts: list[str], training: CanonicalSet, fold: int = SAMPLES) -> dict[str, float]:
-    """Valid, unique and novel molecules per fold: means over folds."""
-    scores = score_molecules(texts, training, fold_size=fold).to_json()
-    return {name: scores[name]["mean"] for name in ("valid", "unique", "novel")}
-
-
 def accepting(
     texts: list[str], plausible: list[float], training: CanonicalSet
 ) -> Iterator[dict[str, float]]:
@@ -202,9 +197,8 @@ def accepting(
     for share in KEPT:
         kept = order[: round(share * len(texts))]
         fold = len(kept) // math.ceil(len(kept) / SAMPLES)
-        found = counts([texts[i] for i in sorted(kept)], training, fold)
-        scaled = {name: value * SAMPLES / fold for name, value in found.items()}
-        yield {"share": share, "least": plausible[kept[-1]]} | scaled
+        found = molecule_counts([texts[i] for i in sorted(kept)], training, fold)
+        yield {"share": share, "least": plausible[kept[-1]]} | found
 
 
 def fold_counts(texts: list[str], training: CanonicalSet) -> dict[str, list[int]]:
@@ -220,7 +214,11 @@ def score(work: Path, out: Path, trained: Sequence[Path], samples: Path | None) 
     for path in sorted(work.glob("*.json")):
         found = json.loads(path.read_text())
         texts, plausible = found.pop("texts"), found.pop("plausibility", None)
-        row = found | counts(texts, training) | {"folds": fold_counts(texts, training)}
+        row = (
+            found
+            | molecule_counts(texts, training, SAMPLES)
+            | {"folds": fold_counts(texts, training)}
+        )
         if plausible and not row["setting"]["accept"]:
             row["accepting"] = list(accepting(texts, plausible, training))
         rows.append(row)

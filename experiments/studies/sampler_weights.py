@@ -16,9 +16,10 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm import data
-from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import CanonicalSet
 from cwdfm.solver.fit_confidence import held_out_predictions
 from experiments.studies.command import save, study_parser
+from experiments.tasks.score import molecule_counts
 
 MODELS = ("qm9-mask-small", "qm9-uniform-small")
 TIMES, BINS = 16, 10
@@ -112,11 +113,7 @@ def main() -> None:
         for label, solver in samplers(trained, learned, heat).items():
             sizes = {"n": options.samples, "steps": options.steps, "grid": "kappa"}
             out = trained.generate(solver, **sizes, seed=options.seed)
-            scores = score_molecules(out.texts, training, fold_size=options.samples).to_json()
-            counts = {
-                score: scores[score]["mean"] * 1024 / options.samples
-                for score in ("valid", "unique", "novel")
-            }
+            counts = molecule_counts(out.texts, training, options.samples)
             evaluations = float(out.evaluations.double().mean())
             found["samples"].append(
                 {"model": name, "sampler": label, "evaluations": evaluations, **counts}

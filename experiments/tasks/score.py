@@ -1,5 +1,6 @@
 """Scores of models and of their samples, as tasks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -41,14 +42,13 @@ class Molecules(Task):
         check_corpus(resources.corpus("molecules"), text=False)
 
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
-        drawn = self.samples
-        length = drawn.length if isinstance(drawn, HeldOut) else drawn.model.recipe.length
+        length, path = self.samples.length, resources.corpus("molecules")
         try:
-            training, fingerprint = known_molecules(resources.corpus("molecules"), length)
+            training, fingerprint = known_molecules(path, length)
         except InputError as error:
             raise Unavailable(str(error)) from error
         store.check_fingerprint(f"molecules-{length}", fingerprint)
-        found = read_samples(store.folder(drawn) / SAMPLES)
+        found = read_samples(store.folder(self.samples) / SAMPLES)
         scores = score_molecules(found.texts, training, fold_size=self.fold_size)
         return {"fold_size": self.fold_size, **scores.to_json()}
 
@@ -207,6 +207,15 @@ def known_molecules(name: str, length: int) -> tuple[CanonicalSet, str]:
     held_out = set(canonical_texts(data, "valid"))
     known = (smiles for smiles in load_reference(name).training if smiles not in held_out)
     return CanonicalSet(known), data.fingerprint
+
+
+def molecule_counts(
+    texts: Sequence[str], training: CanonicalSet, fold_size: int
+) -> dict[str, float]:
+    """Valid, unique and novel molecules of 1,024 samples: means over folds."""
+    scores = score_molecules(texts, training, fold_size=fold_size).to_json()
+    names = ("valid", "unique", "novel")
+    return {name: scores[name]["mean"] * 1024 / fold_size for name in names}
 
 
 def evaluator_key(name: str) -> str:
