@@ -33,7 +33,6 @@ class Costs:
 
 @cache
 def costs() -> Costs:
-    """The measured costs."""
     return Costs(**json.loads(COSTS.read_text()))
 
 
@@ -87,7 +86,6 @@ def last_in_paper(word: str) -> str:
 
 
 def _parse(word: str) -> re.Match[str] | None:
-    """Parse the kind and number of a table or figure."""
     return re.fullmatch(r"(tab|fig)[a-z]*[ -]?(\d+)", word.lower())
 
 

@@ -42,7 +42,6 @@ class Measure(ABC):
         return tuple(range(len(self.columns)))
 
     def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Values with error bars for a figure."""
         return values
 
     @abstractmethod
@@ -140,7 +139,6 @@ class TextMeasure(Measure):
 
 
 def measure(corpus: Corpus, scale: Scale) -> Measure:
-    """The scores of a corpus."""
     return (MoleculeMeasure if corpus == "molecules" else TextMeasure)(scale)
 
 

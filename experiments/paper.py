@@ -92,12 +92,10 @@ UPDATES = {
 
 
 def table(label: str) -> str:
-    """A table by its number in the paper."""
     return f"Table {TABLES.index(label) + 1}"
 
 
 def figure(*labels: str) -> str:
-    """One or several figures by their numbers in the paper."""
     numbers = " and ".join(str(FIGURES.index(label) + 1) for label in labels)
     return f"Figure{'s' if len(labels) > 1 else ''} {numbers}"
 

@@ -42,12 +42,10 @@ ORIGIN = ("command", "revision", "hardware")
 
 
 def pages() -> list[Path]:
-    """The pages that contain tables."""
     return [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "speed.md"]
 
 
 def names_in(text: str) -> list[str]:
-    """The names of the tables on a page."""
     return [name for _, name, _ in BLOCK.findall(text)]
 
 
@@ -107,7 +105,6 @@ def _known(row: Row) -> bool:
 
 
 def bench() -> Table:
-    """A table with the latest measurement of every case and method."""
     newest: dict[tuple[str, str], tuple[Mapping[str, Any], str]] = {}
     for entry in sorted(read("bench").values(), key=lambda entry: str(entry["date"])):
         for line in entry["table"]:
@@ -183,8 +180,6 @@ def _origins(entries: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def fill(text: str) -> str:
-    """Fill in the tables of a page."""
-
     def block(match: re.Match[str]) -> str:
         content = "\n".join(table.markdown() for table in tables(match[2])) or NOT_RUN
         return f"{match[1]}{content}{match[3]}"

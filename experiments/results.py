@@ -54,12 +54,10 @@ def _path(name: str, folder: Path) -> Path:
 
 
 def record(name: str, pack: str = "studies") -> Any:
-    """One record of a pack."""
     return _cached(pack)[name]
 
 
 def is_recorded(name: str, pack: str = "studies") -> bool:
-    """Whether a pack has a record of this name."""
     return name in _cached(pack)
 
 
@@ -106,7 +104,6 @@ def _cells(run: Path) -> Path:
 
 
 def kind_of(name: str) -> str:
-    """The kind of a cell, by its name KIND-CHECKSUM."""
     return name.rpartition("-")[0]
 
 
@@ -141,6 +138,5 @@ class Recorded(Store):
         super().__init__(RESULTS / "cells")
 
     def result(self, task: Task) -> Result | None:
-        """The record of a cell; None if it is not recorded."""
         found: Result | None = _cached(f"cells/{task.kind}").get(task.name)
         return found

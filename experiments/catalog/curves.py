@@ -52,7 +52,6 @@ def training(line: Line, scale: Scale) -> Training:
 
 
 def steps_of(scale: Scale) -> tuple[int, ...]:
-    """The numbers of solver steps."""
     return size("molecules", scale).curve
 
 
@@ -126,7 +125,6 @@ def _best(scale: Scale, column: Column, rows: Sequence[Row]) -> Table:
 
 
 def _most(solved: dict[str, tuple[Value, ...]], i: int) -> str:
-    """The solver with the largest value at index i."""
     return max(solved, key=lambda solver: solved[solver][i].value or 0.0)
 
 
@@ -163,7 +161,6 @@ def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
 
 
 def plan(scale: Scale) -> Plan:
-    """All tables and figures."""
     found = trainings(scale)
     how = measure("molecules", scale)
     cells = [cell for each in found for row in each.cells.values() for cell in row.values()]

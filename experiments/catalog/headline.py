@@ -121,7 +121,6 @@ def entries(scale: Scale) -> list[Entry]:
 
 
 def plan(scale: Scale) -> Plan:
-    """The table and the curves."""
     title = "The paper's setting on QM9, mask source"
     if scale == "small":
         whole = Recipe.named("qm9-paper").steps

@@ -69,12 +69,10 @@ class Leak:
     title: str
 
     def cell(self, key: tuple[str, str]) -> Cell:
-        """The cell of a training."""
         fields = self.fields | flow("mask") | TRAININGS[key]
         return Cell("molecules", self.scale, fields, steps=STEPS, seeds=self.seeds)
 
     def entries(self, _: Scale) -> Iterator[Entry]:
-        """A row for each training, solver and change of the sampling."""
         for key in self.trainings:
             for (name, choice), (change, options) in (
                 (solver, change) for solver in self.solvers.items() for change in CHANGES.items()
@@ -84,12 +82,10 @@ class Leak:
                     yield Entry((*key, name, change), cell)
 
     def losses(self, key: tuple[str, str]) -> list[LossModes]:
-        """The tasks for the losses in both modes, one for each seed."""
         rows = size("molecules", self.scale).rows
         return [LossModes(self.cell(key).train(seed), rows) for seed in range(self.seeds)]
 
     def loss_table(self, store: Store) -> Table:
-        """Losses in training mode and evaluation mode."""
         columns = ("training mode", "evaluation mode", "t = 0, training", "t = 0, evaluation")
         rows = [Row(key, mean_losses(store, self.losses(key))) for key in self.trainings]
         return Table(
@@ -101,7 +97,6 @@ class Leak:
         )
 
     def plan(self) -> Plan:
-        """The table of losses and the table of counts."""
         title = f"Sampling with dropout and without carry-over, {self.title}"
         found = grid(title, LABELS, self.entries, notes=NOTES)(self.scale)
         tasks: list[Task] = []  # one training after the other

@@ -32,7 +32,6 @@ def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:
 
 
 def solvers_with(radius: int, scale: float, beta: float) -> dict[str, SolverChoice]:
-    """The three solvers by name."""
     return {
         "Euler": SolverChoice("euler"),
         "Neighbor": SolverChoice("neighbor", radius, scale),
@@ -41,7 +40,6 @@ def solvers_with(radius: int, scale: float, beta: float) -> dict[str, SolverChoi
 
 
 def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
-    """The cells by solver and number of steps."""
     sizes = size(corpus, scale)
     return {
         (name, k): Cell(corpus, scale, flow(source), choice, k, sizes.seeds)
@@ -51,8 +49,6 @@ def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, in
 
 
 def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
-    """Quality over the number of steps."""
-
     def entries(scale: Scale) -> Iterator[Entry]:
         for (name, k), cell in steps_cells(corpus, source, scale).items():
             yield Entry((name, str(k)), cell, name, k, paper.with_solver(f"{source}, ce", name))

@@ -19,7 +19,6 @@ CORPORA: tuple[Corpus, ...] = ("molecules", "text")
 
 
 def given_resources(options: Options) -> Resources:
-    """The resources named on the command line."""
     tests = parse_test_corpora(options.tests)
     return Resources(options.device, options.molecules, options.text, options.eval_model, tests)
 

@@ -72,7 +72,6 @@ class Config:
 
     @property
     def tasks(self) -> list[str]:
-        """The names of all tasks."""
         fixed = [f"{kind}, {source}" for kind in ("exact", "QM9") for source in ("mask", "uniform")]
         return fixed + [f"text, {Path(model).name}" for model in self.text_models]
 
@@ -140,7 +139,6 @@ def collect(config: Config, folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m experiments run frontier`."""
     parser = argparse.ArgumentParser("python -m experiments run frontier", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--tasks", nargs="+", help="such as 'QM9, mask'; all by default")

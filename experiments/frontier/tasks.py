@@ -357,7 +357,6 @@ class Text(Trained):
 
 
 def by_entropy(scores: Scores) -> float:
-    """The entropy among the scores."""
     return scores["entropy"]
 
 

@@ -44,23 +44,19 @@ def figures(record: Record) -> list[Curves]:
 
 
 def tasks(record: Record) -> list[str]:
-    """The tasks in the order of the record."""
     return list(dict.fromkeys(row["task"] for row in record["rows"]))
 
 
 def budgets(record: Record, task: str) -> list[int]:
-    """The budgets of a task."""
     return sorted({row["budget"] for row in record["rows"] if row["task"] == task})
 
 
 def at(record: Record, task: str, budget: int) -> dict[str, Record]:
-    """The rows of a task at a budget, by family."""
     rows = [row for row in record["rows"] if (row["task"], row["budget"]) == (task, budget)]
     return {row["family"]: row for row in rows}
 
 
 def names(record: Record, task: str) -> list[str]:
-    """The scores of a task; not every sampler has all of them."""
     return list(
         dict.fromkeys(n for row in record["rows"] if row["task"] == task for n in row["scores"])
     )

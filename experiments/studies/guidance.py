@@ -60,7 +60,6 @@ def guidance_parser(doc: str | None) -> ArgumentParser:
 
 
 def draw(trained: Any, n: int, seed: int, guidance: Any = ()) -> Record:
-    """Samples with their cost."""
     start = time.perf_counter()
     out = trained.generate(
         cwdfm.Euler(),

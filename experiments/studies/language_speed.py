@@ -107,7 +107,6 @@ class Numbers:
 
 
 def make_llada(setting: Setting) -> LanguageModel:
-    """A network of LLaDA's shape with random weights."""
     config = TINY if setting.tiny else LLADA
     with torch.device("meta"):
         decoder = Decoder(config).to(setting.dtype)

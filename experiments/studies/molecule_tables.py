@@ -24,7 +24,6 @@ LABELS = {
 
 
 def label(text: str) -> str:
-    """The current name of a recorded label."""
     return LABELS.get(text, text)
 
 
@@ -35,7 +34,6 @@ def counts(row: Record) -> tuple[Value, ...]:
 
 
 def solver_table(record: Record) -> list[Table]:
-    """Molecules by source, solver and number of steps."""
     order = ["Euler", "Neighbor", "Entropy"]
     rows = [((r["source"], r["solver"].capitalize(), str(r["steps"])), r) for r in record["rows"]]
     rows.sort(key=lambda row: (row[0][0] == "mask", order.index(row[0][1]), int(row[0][2])))
@@ -63,7 +61,6 @@ def causes(record: Record) -> list[Table]:
 
 
 def endings(record: Record) -> list[Table]:
-    """Results of decoding the same sequences in different ways."""
     rows = [
         ((*row["labels"], label(row["reading"])), (Value(100 * row["empty"]), *counts(row)))
         for row in record["rows"]
@@ -146,7 +143,6 @@ def best(title: str, thresholds: Sequence[int], record: Record) -> list[Table]:
 
 
 def finetune(record: Record) -> list[Table]:
-    """Before and after fine-tuning."""
     columns = ("aromatic, %", "valid of 512 ↑", *COUNTS[1:], "copies, % ↓")
     rows = []
     for row in record["rows"]:
@@ -173,7 +169,6 @@ def seeds(record: Record) -> list[Table]:
 
 
 def scaffolds(record: Record) -> list[Table]:
-    """Samples that contain the scaffolds of drugs."""
     counted = ("samples", "valid ↑", "contain it ↑", "distinct ↑")
     columns = (*counted, "pass the filters, %", "evaluations ↓")
     rows = []
@@ -185,7 +180,6 @@ def scaffolds(record: Record) -> list[Table]:
 
 
 def evaluation_time(record: Record) -> list[Table]:
-    """Time of `cwdfm eval` with all metrics."""
     rows = [
         ((name,), (Value(spent["cpu"], None, 0), Value(spent["wall"], None, 0)))
         for name, spent in record["seconds"].items()

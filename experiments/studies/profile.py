@@ -84,7 +84,6 @@ def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, 
 def training(
     settings: Settings, recipe: str, vocab: int, changes: dict[str, Any]
 ) -> dict[str, Any]:
-    """An optimizer step with one micro-batch."""
     changes |= {"batch_size": changes["batch_size"] // changes.get("accumulation", 1)}
     run = make_run(settings, RECIPES[recipe](), vocab, **changes | {"accumulation": 1})
     return time_by_kind(run.train_step, settings.device)

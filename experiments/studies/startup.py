@@ -28,7 +28,6 @@ TARGETS = {"import cwdfm": ("cpu", 2.0), "cwdfm --help": ("cpu", 0.5), DEMO: ("w
 
 
 def seconds(arguments: list[str]) -> tuple[float, float]:
-    """CPU and wall-clock time of one process."""
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

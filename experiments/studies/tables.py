@@ -104,7 +104,6 @@ def _weights(row: Record, of: str) -> str:
 
 
 def run_scatter(record: Record) -> list[Table]:
-    """Repeated runs of the same training."""
     losses, samples = [], []
     for row in record["rows"]:
         low, high = min(row["losses"]), max(row["losses"])
@@ -154,7 +153,6 @@ def dropout_positions(record: Record) -> list[Table]:
 
 
 def context_path(record: Record) -> list[Table]:
-    """Algorithm 1 by sequence length."""
     rows = [
         ((n,), [Value(t and 1e3 * t) for t in (row["buckets"], row.get("naive"))])
         for n, row in record["seconds"].items()
@@ -190,7 +188,6 @@ def elbo_variance(record: Record) -> list[Table]:
 
 
 def prepare(record: Record) -> list[Table]:
-    """Tokenizing and packing a corpus."""
     rows = [
         (
             (str(case["workers"]), str(case["limit"] or "all")),
@@ -203,7 +200,6 @@ def prepare(record: Record) -> list[Table]:
 
 
 def startup(record: Record) -> list[Table]:
-    """Time of commands in a fresh process."""
     rows = [
         ((name,), (Value(spent["cpu"], None, 2), Value(spent["wall"], None, 2)))
         for name, spent in record["seconds"].items()
@@ -213,7 +209,6 @@ def startup(record: Record) -> list[Table]:
 
 
 def replay_cost(record: Record) -> list[Table]:
-    """Time per step of a replay page."""
     rows = [
         ((color,), (Value(spent["TaskDuration"], None, 1),))
         for color, spent in record["milliseconds_per_step"].items()
@@ -245,7 +240,6 @@ def cpu_sampling(record: Record) -> list[Table]:
 
 
 def cache_change(record: Record) -> list[Table]:
-    """Samples with approximate caches, compared with those without a cache."""
     digits = {"equal_tokens": 3, "equal_sequences": 3, "valid": 3, "tokens_per_forward": 2}
     seed = record["config"]["seed"]
     rows = []
@@ -257,14 +251,12 @@ def cache_change(record: Record) -> list[Table]:
 
 
 def gpu_tests(record: Record) -> list[Table]:
-    """Outcomes of the tests that need a GPU."""
     names = ("passed", "failed", "skipped")
     row = (record["date"][:10],), [Value(record["outcomes"].get(name, 0)) for name in names]
     return [make_table("Tests on a GPU", "date", names, [row])]
 
 
 def chaos(record: Record) -> list[Table]:
-    """Faults injected into commands, and the defects that they revealed."""
     rows = [
         ((name,), (Value(sum(counts.values())), Value(len(record["defects"].get(name, [])))))
         for name, counts in record["counts"].items()
@@ -274,7 +266,6 @@ def chaos(record: Record) -> list[Table]:
 
 
 def api_calls(record: Record) -> list[Table]:
-    """Calls of the public API with random arguments."""
     outcomes = record["outcomes"]
     values = [outcomes.get("refused", 0), outcomes.get("valid", 0), len(record["defects"])]
     row = (str(record["config"]["seed"]),), [Value(value) for value in values]
@@ -283,7 +274,6 @@ def api_calls(record: Record) -> list[Table]:
 
 
 def mutations(record: Record) -> list[Table]:
-    """Mutants that the tests notice, by package."""
     outcomes: dict[str, list[bool]] = {}
     for mutant in record["mutants"]:
         package = mutant["module"].removesuffix(".py").split("/")[1]
@@ -300,7 +290,6 @@ def mutations(record: Record) -> list[Table]:
 
 
 def profile(record: Record) -> list[Table]:
-    """Milliseconds per step by kind of kernel."""
     work = record["work"]
     kinds = dict.fromkeys(kind for part in work.values() for kind in part["kinds"])
     rows = [

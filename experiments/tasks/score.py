@@ -219,7 +219,6 @@ def molecule_counts(
 
 
 def evaluator_key(name: str) -> str:
-    """The name under which a store remembers the fingerprint of an evaluator LM."""
     return f"judge-{name}"
 
 
