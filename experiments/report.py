@@ -27,7 +27,7 @@ from experiments.bench.bounds import Job as PaperRun
 from experiments.bench.bounds import project
 from experiments.catalog import EXPERIMENTS
 from experiments.experiment import numbered, write_file
-from experiments.results import RESULTS, ROOT, Recorded, is_recorded, read, record
+from experiments.results import RESULTS, ROOT, Recorded, read, record
 from experiments.studies.frontier_tables import FIGURES
 from experiments.studies.tables import TABLES
 from experiments.table import Row, Table, Value, make_table
@@ -57,7 +57,7 @@ def tables(name: str) -> list[Table]:
     if name == "projection":
         return [projection()]
     if name in TABLES:
-        return TABLES[name](record(name)) if is_recorded(name) else []
+        return TABLES[name](made) if (made := record(name)) else []
     if name not in EXPERIMENTS:
         raise InputError(f"unknown results {name!r}; see `python -m experiments list`")
     found = EXPERIMENTS[name].plan("small").tables(STORE)
@@ -155,9 +155,9 @@ def origin(name: str) -> tuple[str, str, str]:
         found = list(read("bench").values())
         return "python -m experiments bench --out FILE", *_origins(found)
     if name in TABLES:
-        if not is_recorded(name):
-            return "", "", ""
         made = record(name)
+        if made is None:
+            return "", "", ""
         earlier = made.get("commands", [])  # if several commands contributed to the result
         return made["command"], *_origins([made, *_rows_with_origin(made), *earlier])
     cells = in_order(EXPERIMENTS[name].plan("small").tasks)
