@@ -20,7 +20,7 @@ from experiments.scale import Scale, size
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.base import Task
-from experiments.tasks.modes import LossModes
+from experiments.tasks.score import LossModes
 
 STEPS = 64  # of the solver
 DROPOUT = 0.1  # the paper's

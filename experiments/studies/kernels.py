@@ -92,25 +92,17 @@ def text_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     head_width = sizes.width // sizes.heads
     qkv = make(sizes.batch, sizes.length, 3, sizes.heads, head_width, dtype=torch.bfloat16)
     angles = rotary(torch.arange(sizes.length, device=device), head_width)
-    rotate = partial(_rotate, angles)
+    rotate = partial(rotate_qkv, rotation=angles)
     for backward in (False, True):
         yield Case("rotary embedding of packed qkv", (qkv,), rotate, rotate, backward)
     short = (sizes.molecules, sizes.molecule_length, 3, sizes.heads, head_width)
     angles = rotary(torch.arange(sizes.molecule_length, device=device), head_width)
     attention = FullAttention().attention_fn(0, sizes.molecule_length, device)
     half = torch.float16 if device.type == "cpu" else torch.bfloat16
+    call = partial(attend, rotation=angles, attention=attention)
     for backward in (False, True):
-        call = partial(_attend, angles, attention)
         inputs = (make(short, dtype=half),)
         yield Case("attention over short sequences", inputs, call, call, backward)
-
-
-def _rotate(angles: tuple[Tensor, Tensor], qkv: Tensor) -> Any:
-    return rotate_qkv(qkv, angles)
-
-
-def _attend(angles: tuple[Tensor, Tensor], attention: Any, qkv: Tensor) -> Tensor:
-    return attend(qkv, angles, attention)
 
 
 def head_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
@@ -152,16 +144,15 @@ def head_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     yield Case("entropy and confidence of logits", (logits,), row_summary, _summary)
     index = torch.arange(sizes.batch, device=device)[:, None]
     position = torch.arange(sizes.length, device=device)[None]
-    draw = partial(_uniform, position)
+
+    def draw(index: Tensor) -> Tensor:
+        return uniform(0, Purpose.PROPOSAL, index, 3, position)
+
     yield Case("counter-based uniforms", (index,), draw, draw)
 
 
 def _summary(logits: Tensor) -> tuple[Tensor, Tensor]:
     return prediction_entropy(logits), logits.float().softmax(-1).amax(-1)
-
-
-def _uniform(position: Tensor, index: Tensor) -> Tensor:
-    return uniform(0, Purpose.PROPOSAL, index, 3, position)
 
 
 def decoder_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
@@ -182,12 +173,12 @@ def decoder_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         heads = make(1, tokens, 2 * sizes.decoder_heads, width)
         inputs = (heads, cos[None], sin[None])
         yield Case("rotary embedding of heads", inputs, rotate_heads, rotate_heads)
-    capped = partial(_softcap, make(min(sizes.decoder_tokens), sizes.vocab))
-    yield Case("softcap of logits", (capped.args[0],), capped, capped)
 
+    def capped(raw: Tensor) -> tuple[Tensor, Tensor]:
+        return softcap(raw.clone(), 30.0, 0.8)  # overwrites its input
 
-def _softcap(raw: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-    return softcap(raw.clone(), 30.0, 0.8)  # overwrites its input
+    logits = make(min(sizes.decoder_tokens), sizes.vocab)
+    yield Case("softcap of logits", (logits,), capped, capped)
 
 
 def milliseconds(call: Callable[[], Any], *, graph: bool, device: torch.device) -> float:

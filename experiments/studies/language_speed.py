@@ -37,6 +37,7 @@ from experiments.bench.bounds import Ceilings, Work
 from experiments.bench.measure import measure_ceilings, timed
 from experiments.bench.settings import Settings
 from experiments.studies.command import save, study_parser
+from experiments.studies.language_tables import language_speed
 from experiments.studies.published_llada import published_step
 
 LLADA = DecoderConfig(126_464, 4096, 32, 32, 32, 128, 12_288, 500_000.0, 1e-5)
@@ -316,66 +317,15 @@ def compare_gemma(setting: Setting) -> list[dict[str, Any]] | str:
 def _per_step(run: Callable[[int], None], setting: Setting) -> dict[str, float]:
     """The difference between many steps and few, divided by their number."""
     few, many = 2, 10 if setting.tiny else 18
-    run(few)
-    _synchronize(setting.device)
-    if setting.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     short, long = (timed(partial(run, n), setting.device, repeats=3) for n in (few, many))
     each = (long.seconds - short.seconds) / (many - few)
     return {"ms": 1e3 * each, "memory_gb": long.memory_gb or 0.0}
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _free() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def print_tables(record: dict[str, Any]) -> None:
-    """The measured numbers, and how they compare."""
-    for name, show in (
-        ("llada", _print_llada),
-        ("weights", _print_weights),
-        ("gemma", _print_gemma),
-    ):
-        if isinstance(record.get(name), str):
-            print(f"{name}: not measured: {record[name]}")
-        elif name in record:
-            show(record[name])
-
-
-def _print_llada(rows: list[dict[str, Any]]) -> None:
-    print("LLaDA-8B shape, tokens/s (times the published algorithm; share of the bound)")
-    for row in rows:
-        rate, bound = row["tokens_per_second"], row["bound"]
-        parts = [
-            f"{way} {x:.1f} ({x / rate['published']:.2f}x; {x / bound[way]:.0%})"
-            for way, x in rate.items()
-        ]
-        print(f"  prompt {row['prompt']:>4}, batch {row['batch']:>2}: {', '.join(parts)}")
-
-
-def _print_weights(rows: list[dict[str, Any]]) -> None:
-    print("steps of Euler with and without a weight, and of TopK, ms")
-    for row in rows:
-        plain = row["ms"]["none"]
-        parts = [f"{name} {ms:.2f} ({ms / plain - 1:+.1%})" for name, ms in row["ms"].items()]
-        print(f"  batch {row['batch']:>2}: {', '.join(parts)}")
-
-
-def _print_gemma(rows: list[dict[str, Any]]) -> None:
-    print("DiffusionGemma shape, 6 layers, ms per step (GB)")
-    for row in rows:
-        parts = [
-            f"{name} {row[name]['ms']:.1f} ({row[name]['memory_gb']:.1f})"
-            for name in ("transformers", "cwdfm")
-        ]
-        print(f"  batch {row['batch']}: {', '.join(parts)}")
 
 
 def main() -> None:
@@ -412,7 +362,11 @@ def main() -> None:
         if "gemma" in options.cases:
             measure("gemma", lambda: compare_gemma(setting))
     print(f"{record['seconds']:.0f} s; wrote {options.out}")
-    print_tables(record)
+    for name in CASES:
+        if isinstance(record.get(name), str):
+            print(f"{name}: not measured: {record[name]}")
+    for table in language_speed(record):
+        print(table.markdown())
 
 
 if __name__ == "__main__":

@@ -19,32 +19,40 @@ def _published(row: Record) -> list[Value]:
     return values
 
 
+def llada(rows: list[Record]) -> Table:
+    """Speedups over LLaDA's published algorithm."""
+    lines = [((f"{row['prompt']:,}", str(row["batch"])), _published(row)) for row in rows]
+    speedups = (f"{name}, speedup ↑" for name in CACHES.values())
+    reached = (f"{name}, of the bound ↑" for name in CACHES.values())
+    columns = ("published, tokens/s ↑", *speedups, *reached)
+    return make_table("LLaDA-8B's shape, random weights", "prompt, batch", columns, lines)
+
+
+def weights(rows: list[Record]) -> Table:
+    """The cost of a step with and without a weight."""
+    lines = [
+        ((str(row["batch"]),), [Value(ms, None, 2) for ms in row["ms"].values()]) for row in rows
+    ]
+    columns = [f"{'Euler' if name == 'none' else name}, ms ↓" for name in rows[0]["ms"]]
+    return make_table("A cached step of LLaDA-8B's shape", "batch", columns, lines)
+
+
+def gemma(rows: list[Record]) -> Table:
+    """DiffusionGemma beside the implementation of transformers."""
+    costs = [(key, name) for key in ("ms", "memory_gb") for name in PEERS]
+    lines = [
+        ((str(row["batch"]),), [Value(row[name][key], None, 1) for key, name in costs])
+        for row in rows
+    ]
+    columns = [f"{name}, {'ms' if key == 'ms' else 'GB'} ↓" for key, name in costs]
+    return make_table("A step of DiffusionGemma's shape, 6 layers", "batch", columns, lines)
+
+
 def language_speed(record: Record) -> list[Table]:
-    """Speedups over LLaDA's published algorithm, cost of weights, and DiffusionGemma."""
-    llada = [
-        ((f"{row['prompt']:,}", str(row["batch"])), _published(row)) for row in record["llada"]
-    ]
-    speedups = tuple(f"{name}, speedup ↑" for name in CACHES.values())
-    reached = tuple(f"{name}, of the bound ↑" for name in CACHES.values())
-    weights = [
-        ((str(row["batch"]),), [Value(ms, None, 2) for ms in row["ms"].values()])
-        for row in record["weights"]
-    ]
-    names = tuple(record["weights"][0]["ms"])
-    solvers = tuple(f"{'Euler' if name == 'none' else name}, ms ↓" for name in names)
-    gemma = [
-        (
-            (str(row["batch"]),),
-            [Value(row[name][key], None, 1) for key in ("ms", "memory_gb") for name in PEERS],
-        )
-        for row in record["gemma"]
-    ]
-    costs = tuple(f"{name}, {unit} ↓" for unit in ("ms", "GB") for name in PEERS)
-    published = ("published, tokens/s ↑", *speedups, *reached)
+    """A table for every case that was measured."""
+    cases = {"llada": llada, "weights": weights, "gemma": gemma}
     return [
-        make_table("LLaDA-8B's shape, random weights", "prompt, batch", published, llada),
-        make_table("A cached step of LLaDA-8B's shape", "batch", solvers, weights),
-        make_table("A step of DiffusionGemma's shape, 6 layers", "batch", costs, gemma),
+        make(record[name]) for name, make in cases.items() if isinstance(record.get(name), list)
     ]
 
 

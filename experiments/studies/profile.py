@@ -8,7 +8,6 @@ quick check that lists operators instead of kernels.
 """
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from cwdfm.model.predict import evaluating
 from cwdfm.solver import Euler, State
 from cwdfm.source import UniformSource
 from cwdfm.train.recipes import RECIPES
+from experiments.bench.measure import timed
 from experiments.bench.settings import Settings
 from experiments.bench.subject import SCHEDULE, make_model, make_run
 from experiments.bench.suite import key
@@ -46,21 +46,14 @@ def kind_of(kernel: str) -> str:
 
 def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
     """Milliseconds per call: wall-clock, by kind of kernel, and of the slowest kernels."""
-    for _ in range(3):
-        work()
     cuda = device.type == "cuda"
-    wait: Callable[[], object] = torch.cuda.synchronize if cuda else time.perf_counter
-    wait()
-    start = time.perf_counter()
-    for _ in range(REPEATS):
-        work()
-    wait()
-    wall = (time.perf_counter() - start) / REPEATS
+    seconds = timed(work, device, repeats=REPEATS, warmup=3).seconds
     activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
     with profile(activities=[activity]) as seen:
         for _ in range(REPEATS):
             work()
-        wait()
+        if cuda:
+            torch.cuda.synchronize()
     kernels: dict[str, float] = defaultdict(float)
     launches = 0
     for event in seen.key_averages():
@@ -73,7 +66,7 @@ def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, 
         kinds[kind_of(kernel)] += ms
     largest = sorted(kernels.items(), key=lambda item: -item[1])[:20]
     return {
-        "ms": 1e3 * wall,
+        "ms": 1e3 * seconds,
         "busy_ms": sum(kernels.values()),
         "launches": launches,
         "kinds": dict(sorted(kinds.items(), key=lambda item: -item[1])),
