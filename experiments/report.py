@@ -112,11 +112,11 @@ def bench() -> Table:
                 newest[line["case"], line["way"]] = line, entry["date"][:10]
     rows = []
     for (case, method), (line, date) in sorted(newest.items(), key=lambda item: item[0][0]):
-        sizes = (line[name] for name in ("ms", "memory_gb", "bound_ms"))
-        reached = Value(100 * line["reached"] if line["reached"] else None)
-        values = *(Value(x, None, _digits(x)) for x in sizes), reached
-        rows.append(((case, method, date), (*values, Value(line["times_first"], None, 2))))
-    columns = ("ms ↓", "GB ↓", "bound, ms", "bound / time, % ↑", "relative time")
+        sizes = [line[name] for name in ("ms", "memory_gb", "bound_ms")]
+        values = [Value(x, None, _digits(x)) for x in sizes]
+        reached = 100 * line["reached"] if line["reached"] else None
+        rows.append(((case, method, date), (*values, reached, line["times_first"])))
+    columns = {"ms ↓": 1, "GB ↓": 1, "bound, ms": 1, "bound / time, % ↑": 1, "relative time": 2}
     return make_table("Benchmark, H200", "case, method, date", columns, rows)
 
 
@@ -142,10 +142,11 @@ def projection() -> Table:
     rows = []
     for gpus in (1, 8, 64):
         p = project(run, gpus, tokens_per_second(), 64 * 1024)
-        seconds = [Value(1e3 * x) for x in (p.compute, p.exchange, p.waited)]
-        rows.append(((str(gpus),), (Value(p.hours / 24), Value(p.gpu_hours, None, 0), *seconds)))
-    names = ("days", "GPU hours", "compute, ms", "all-reduce, ms", "exposed all-reduce, ms")
-    return make_table("The paper's run, projected", "GPUs", names, rows)
+        seconds = [1e3 * x for x in (p.compute, p.exchange, p.waited)]
+        rows.append((str(gpus), (p.hours / 24, p.gpu_hours, *seconds)))
+    columns = {"days": 1, "GPU hours": 0}
+    columns |= {"compute, ms": 1, "all-reduce, ms": 1, "exposed all-reduce, ms": 1}
+    return make_table("The paper's run, projected", "GPUs", columns, rows)
 
 
 @cache
