@@ -161,8 +161,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--autocast", action="store_true", help="sample in bfloat16")
     options = parser.parse_args(arguments)
-    given = {name: tuple(x) if isinstance(x, list) else x for name, x in vars(options).items()}
-    given["device"] = str(find_device(options.device))
+    given: dict[str, Any] = vars(options) | {"device": str(find_device(options.device))}
+    given = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
     config = Config(**{each.name: given[each.name] for each in fields(Config)})
     if unknown := set(options.tasks or ()) - set(config.tasks):
         parser.error(f"unknown tasks {sorted(unknown)}; choose from {config.tasks}")

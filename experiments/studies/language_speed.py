@@ -67,25 +67,12 @@ class Setting:
     """What is measured on which device."""
 
     device: torch.device
-    dtype: torch.dtype
-    tiny: bool
-
-    @property
-    def new(self) -> int:
-        return 16 if self.tiny else 256
-
-    @property
-    def block(self) -> int:
-        return 8 if self.tiny else 32
-
-    @property
-    def prompts(self) -> tuple[int, ...]:
-        """Tokens of the prompts: few-shot, as in Fast-dLLM's measurements, and short."""
-        return (12,) if self.tiny else (1024, 128)
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return (1, 2) if self.tiny else (1, 16)
+    dtype: torch.dtype = torch.bfloat16
+    tiny: bool = False
+    new: int = 256  # tokens to generate
+    block: int = 32
+    prompts: tuple[int, ...] = (1024, 128)  # tokens: few-shot, as Fast-dLLM measures, and short
+    batches: tuple[int, ...] = (1, 16)
 
 
 class Numbers:
@@ -334,11 +321,11 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="the default: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    device = torch.device(options.device)
-    dtype = torch.float32 if options.tiny else torch.bfloat16
-    setting = Setting(device, dtype, options.tiny)
+    setting = Setting(torch.device(options.device))
+    if options.tiny:
+        setting = Setting(setting.device, torch.float32, True, 16, 8, (12,), (1, 2))
     start = time.perf_counter()
-    record: dict[str, Any] = {"config": {"tiny": options.tiny, "dtype": str(dtype)}}
+    record: dict[str, Any] = {"config": {"tiny": options.tiny, "dtype": str(setting.dtype)}}
 
     def measure(name: str, work: Callable[[], Any]) -> None:
         """Record a case, or why it failed: the other cases are not lost."""

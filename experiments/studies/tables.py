@@ -102,14 +102,13 @@ def run_scatter(record: Record) -> list[Table]:
     losses, samples = [], []
     for row in record["rows"]:
         low, high = min(row["losses"]), max(row["losses"])
-        labels = row["corpus"], describe(row)
-        losses.append((labels, (len(row["losses"]), low, high, high - low)))
+        training = describe(row)
+        losses.append(((row["corpus"], training), (len(row["losses"]), low, high, high - low)))
         for sample in row["samples"]:
             runs = zip(sample["perplexities"], sample["entropies"], strict=True)
             for run, (ppl, bits) in enumerate(runs, start=1):
                 if ppl is not None:
-                    labels = describe(row), describe_sampler(sample), str(run)
-                    samples.append((labels, (ppl, bits)))
+                    samples.append(((training, describe_sampler(sample), str(run)), (ppl, bits)))
     title = "Validation losses of repeated trainings"
     columns = {"runs": 1, "lowest loss": 4, "highest loss": 4, "difference": 4}
     found = [make_table(title, "corpus, training", columns, losses)]
