@@ -57,13 +57,16 @@ class MoleculeMeasure(Measure):
     """Valid, unique and novel molecules per fold."""
 
     @property
+    def fold_size(self) -> int:
+        return size("molecules", self.scale).fold_size
+
+    @property
     def columns(self) -> tuple[Column, ...]:
-        fold = f"{size('molecules', self.scale).fold_size:,}"
-        names = (f"valid of {fold}", "unique", "novel")
+        names = (f"valid of {self.fold_size:,}", "unique", "novel")
         return tuple(Column(name, True, "zero") for name in names)
 
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
-        return (Molecules(samples, size("molecules", self.scale).fold_size),)
+        return (Molecules(samples, self.fold_size),)
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
         (task,) = self.tasks(samples)
@@ -75,7 +78,7 @@ class MoleculeMeasure(Measure):
 
     def reported(self, name: str) -> tuple[Value, ...]:
         found = paper.molecules(name)
-        if not found or size("molecules", self.scale).fold_size != paper.FOLD:
+        if not found or self.fold_size != paper.FOLD:
             return ()
         valid, novel = found
         return valid, Value(None), novel
@@ -86,22 +89,19 @@ class MoleculeMeasure(Measure):
 
     def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         """A single count gets its binomial standard deviation (MoleculeScores.noise)."""
-        of = size("molecules", self.scale).fold_size
         return tuple(
-            replace(each, spread=math.sqrt(each.value * (1 - each.value / of)))
+            replace(each, spread=math.sqrt(each.value * (1 - each.value / self.fold_size)))
             if each.value is not None and each.spread is None
             else each
             for each in values
         )
 
     def spread_of_one_run(self, samples: int) -> str:
-        fold = size("molecules", self.scale).fold_size
-        folds = samples // fold
-        return f"between {folds} folds of {fold:,} samples" if folds > 1 else ""
+        folds = samples // self.fold_size
+        return f"between {folds} folds of {self.fold_size:,} samples" if folds > 1 else ""
 
     def chance(self) -> str:
-        most = math.sqrt(size("molecules", self.scale).fold_size) / 2
-        return f"that of counting, at most {most:.0f}"
+        return f"that of counting, at most {math.sqrt(self.fold_size) / 2:.0f}"
 
 
 class TextMeasure(Measure):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ Candidates = Sequence[tuple[Sampler, Scores]]
 class Task(ABC):
     """A model, and the scores by which its samples are compared."""
 
+    temperatures: ClassVar[Sequence[float]] = TEMPERATURES  # of the first candidates of a family
     name: str
     masked: bool
     length: int
@@ -71,9 +72,9 @@ class Task(ABC):
         """Draw samples with this seed."""
 
     @property
-    @abstractmethod
     def can_score(self) -> bool:
         """Whether the packages and models that `score` needs are available."""
+        return True
 
     @abstractmethod
     def score_names(self, *, final: bool) -> tuple[str, ...]:
@@ -86,11 +87,6 @@ class Task(ABC):
     @abstractmethod
     def choose(self, tried: Candidates) -> list[Sampler]:
         """Choose the best candidate, or several to interpolate between."""
-
-    @property
-    def temperatures(self) -> Sequence[float]:
-        """The temperatures of the first candidates of a family."""
-        return TEMPERATURES
 
     def further(self, tried: Candidates) -> Sampler | None:
         """Another candidate, given the scores of the first ones; None if there is none."""
@@ -177,10 +173,6 @@ class Exact(Task):
             reject=sampler.reject,
         )
         return Flow(source, schedule).sample(model, sampler.solver, request)
-
-    @property
-    def can_score(self) -> bool:
-        return True
 
     def score_names(self, *, final: bool) -> tuple[str, ...]:
         return ("total variation",)
@@ -287,6 +279,7 @@ class Text(Trained):
     or more, the nearest candidate is the result, with its own entropy.
     """
 
+    temperatures = (1.0,)
     evaluator_names: Sequence[str] = ()  # the first one chooses
     device: str = "cpu"
 
@@ -308,10 +301,6 @@ class Text(Trained):
         for k, evaluator in enumerate(used, start=1):
             scores[f"perplexity {k}"] = evaluator(tokens, self.texts)
         return scores
-
-    @property
-    def temperatures(self) -> Sequence[float]:
-        return (1.0,)
 
     def further(self, tried: Candidates) -> Sampler | None:
         """The variant with the fewest tries, at the next temperature of the search."""

@@ -80,14 +80,8 @@ class Setting:
     glance: float | None = None  # noise fraction that plausibility is conditioned on
 
     def choice(self) -> SolverChoice:
-        return SolverChoice(
-            solver=self.solver,
-            radius=self.radius,
-            scale=self.scale,
-            beta=self.beta,
-            corrector=self.corrector,
-            temperature=self.temperature,
-        )
+        names = ("solver", "radius", "scale", "beta", "corrector", "temperature")
+        return SolverChoice(**{name: getattr(self, name) for name in names})
 
     def refine(self) -> Refine | None:
         return Refine(self.rounds, self.share, temperature=self.cold) if self.rounds else None
