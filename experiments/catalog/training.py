@@ -49,8 +49,6 @@ class Line:
 
 
 SOURCES = ("uniform", "mask")
-
-
 LOSS_NAMES = {"ce": "CE", "nelbo": "NELBO", "bregman": "Bregman", "sce": "SCE"}
 
 
@@ -74,10 +72,8 @@ PATHS = tuple(
 SCALES = tuple(context_line(s, f"{scale:g}", scale) for s in SOURCES for scale in (0.5, 1.0))
 
 
-COUNTED = (
-    Column(f"valid of {paper.FOLD:,}", True),
-    Column("novel", True),
-)  # the columns of the paper
+# The columns of the paper.
+COUNTED = (Column(f"valid of {paper.FOLD:,}", True), Column("novel", True))
 
 
 def searched(scale: Scale) -> list[tuple[int, float]]:

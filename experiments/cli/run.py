@@ -13,11 +13,10 @@ from cwdfm.errors import InputError, RunError
 from cwdfm.files import check_output_folder
 from experiments.catalog import EXPERIMENTS
 from experiments.cli import PROGRAM
-from experiments.cli.options import Options, parse_command
+from experiments.cli.options import Options, parse_command, parse_test_corpora
 from experiments.cli.resources import (
     check_fingerprints,
     check_given,
-    given_resources,
     unused_flags,
     with_smoke_corpora,
     with_smoke_evaluator,
@@ -104,7 +103,8 @@ def select_tasks(plans: Mapping[str, Plan], options: Options) -> list[Task]:
 def prepare_resources(
     options: Options, flags: Collection[str], order: Sequence[Task], names: Sequence[str]
 ) -> Resources:
-    given = given_resources(options)
+    tests = parse_test_corpora(options.tests)
+    given = Resources(options.device, options.molecules, options.text, options.eval_model, tests)
     check_given(given, flags)
     if unused := unused_flags(given, flags, order):
         print(f"note: {', '.join(unused)}: not used by {names_of(names)}", file=sys.stderr)
