@@ -163,6 +163,7 @@ def make_table(
     labels: str,
     columns: Iterable[str] | Mapping[str, int],
     rows: Iterable[tuple[str | Sequence[str], Iterable[Value | float | None]]],
+    notes: tuple[str, ...] = (),
 ) -> Table:
     """A table of our values.
 
@@ -178,7 +179,7 @@ def make_table(
         shown = zip(values, digits, strict=True)
         ours = tuple(x if isinstance(x, Value) else Value(x, None, n) for x, n in shown)
         made.append(Row((names,) if isinstance(names, str) else tuple(names), ours))
-    return Table(title, tuple(labels.split(", ")), heads, tuple(made))
+    return Table(title, tuple(labels.split(", ")), heads, tuple(made), notes=notes)
 
 
 def _bare(x: float | None) -> str:

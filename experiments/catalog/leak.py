@@ -18,7 +18,7 @@ from experiments.grid import Entry, grid
 from experiments.recipe import Recipe
 from experiments.scale import Scale, size
 from experiments.store import Store
-from experiments.table import Column, Row, Table, Value
+from experiments.table import Table, make_table
 from experiments.tasks.base import Task
 from experiments.tasks.score import LossModes
 
@@ -86,15 +86,12 @@ class Leak:
         return [LossModes(self.cell(key).train(seed), rows) for seed in range(self.seeds)]
 
     def loss_table(self, store: Store) -> Table:
-        columns = ("training mode", "evaluation mode", "t = 0, training", "t = 0, evaluation")
-        rows = [Row(key, mean_losses(store, self.losses(key))) for key in self.trainings]
-        return Table(
-            f"Cross-entropy in nats per token, {self.title}",
-            LABELS[:2],
-            tuple(Column(name, False) for name in columns),
-            tuple(rows),
-            notes=("Held-out sequences at all times, and fully masked ones (t = 0).",),
-        )
+        names = ("training mode", "evaluation mode", "t = 0, training", "t = 0, evaluation")
+        columns = {f"{name} ↓": 3 for name in names}
+        rows = [(key, mean_losses(store, self.losses(key))) for key in self.trainings]
+        title = f"Cross-entropy in nats per token, {self.title}"
+        notes = ("Held-out sequences at all times, and fully masked ones (t = 0).",)
+        return make_table(title, ", ".join(LABELS[:2]), columns, rows, notes)
 
     def plan(self) -> Plan:
         title = f"Sampling with dropout and without carry-over, {self.title}"
@@ -110,13 +107,13 @@ class Leak:
         )
 
 
-def mean_losses(store: Store, tasks: list[LossModes]) -> tuple[Value, ...]:
+def mean_losses(store: Store, tasks: list[LossModes]) -> list[float | None]:
     """Means over seeds: over times and at t = 0, each in both modes."""
     results = [done["result"] for task in tasks if (done := store.result(task)) is not None]
     places = [(mode, what) for what in ("path", "start") for mode in ("training", "evaluation")]
     if not results:
-        return (Value(None),) * len(places)
-    return tuple(Value(sum(r[m][w] for r in results) / len(results), None, 3) for m, w in places)
+        return [None] * len(places)
+    return [sum(r[m][w] for r in results) / len(results) for m, w in places]
 
 
 def changes(scale: Scale, whole: Recipe) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from experiments.figure import Curves
 from experiments.grid import Entry, data_row, grid, model_note, validation_losses
 from experiments.scale import Scale, size
 from experiments.store import Store
-from experiments.table import Column, Row, Table, Value
+from experiments.table import Column, Row, Table, Value, make_table
 from experiments.tasks.base import Task
 from experiments.tasks.sample import HeldOut, Sample
 from experiments.tasks.trigram import Overlap, Trigram
@@ -100,15 +100,11 @@ def readings(scale: Scale) -> Plan:
             changes = [100 * math.expm1(x - y) for x, y in pairs if x is not None and y is not None]
             seen = [x for x in own if x is not None]
             values = Value.mean(seen, 3), Value.mean(changes, 1)
-            rows.append(Row(labels, (*values, Value(len(seen) or None))))
-        columns = (
-            Column("held-out bound, nats per token", False),
-            Column("change of perplexity, %", False),
-            Column("runs"),
-        )
-        title, names = "Readings of SCE, text, uniform source", ("loss", "revealed", "weight")
+            rows.append((labels, (*values, len(seen) or None)))
+        columns = ("held-out bound, nats per token ↓", "change of perplexity, % ↓", "runs")
+        title, names = "Readings of SCE, text, uniform source", "loss, revealed, weight, center"
         notes = (*READING_NOTES, "± is one standard deviation between runs.")
-        return [Table(title, (*names, "center"), columns, tuple(rows), notes=notes)]
+        return [make_table(title, names, columns, rows, notes)]
 
     return Plan(tuple(tasks), tables)
 
