@@ -43,7 +43,12 @@ def fields(scale: Scale) -> dict[str, Any]:
     return changes(scale, whole)
 
 
-def long_entries(scale: Scale) -> list[Entry]:
+@grid(
+    "The paper's setting on QM9, mask source, during its 25,000 training steps",
+    ("loss", "dropout", "step", "solver", "sampling"),
+    notes=NOTES,
+)
+def long(scale: Scale) -> list[Entry]:
     """The paper's schedule of 25,000 steps, with and without dropout, up to LONG steps.
 
     Also samples the snapshot that the page on dropout compares with dropout on, and without
@@ -82,14 +87,6 @@ def long_entries(scale: Scale) -> list[Entry]:
     return found
 
 
-long = grid(
-    "The paper's setting on QM9, mask source, during its 25,000 training steps",
-    ("loss", "dropout", "step", "solver", "sampling"),
-    long_entries,
-    notes=NOTES,
-)
-
-
 def entries(scale: Scale) -> list[Entry]:
     """A row for every loss, solver and number of steps.
 
@@ -126,4 +123,4 @@ def plan(scale: Scale) -> Plan:
         whole = Recipe.named("qm9-paper").steps
         title += f", {STEPS:,} of its {whole:,} training steps"
     labels = ("loss", "solver", "steps")
-    return grid(title, labels, entries, x="steps", log=True)(scale)
+    return grid(title, labels, x="steps", log=True)(entries)(scale)

@@ -95,7 +95,7 @@ class Leak:
 
     def plan(self) -> Plan:
         title = f"Sampling with dropout and without carry-over, {self.title}"
-        found = grid(title, LABELS, self.entries, notes=NOTES)(self.scale)
+        found = grid(title, LABELS, notes=NOTES)(self.entries)(self.scale)
         tasks: list[Task] = []  # one training after the other
         for key in self.trainings:
             cells = [entry.cell for entry in self.entries(self.scale) if entry.labels[:2] == key]

@@ -184,7 +184,7 @@ def larger(name: str) -> Callable[[Scale], Plan]:
         labels, title = ("loss", "solver"), f"Larger corpus, {name} parameters, uniform source"
         entries = [Entry(labels, cell) for labels, cell in cells.items()]
         notes = ("A nucleus of 0.9.",)
-        made = grid(title, labels, lambda _: entries, likelihood=True, notes=notes, data=data)
+        made = grid(title, labels, likelihood=True, notes=notes, data=data)(lambda _: entries)
         whole = with_further_scores(made(scale), labels, cells, data, title)
         return replace(whole, figures=lambda store: [learning_curve(name, scale, store)])
 

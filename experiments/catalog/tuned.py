@@ -80,4 +80,4 @@ def tuned(corpus: Corpus) -> Callable[[Scale], Plan]:
 
     title = "Losses and paths" if corpus == "molecules" else "Losses"
     title += f", tuned settings, {NAMES[corpus]}"
-    return grid(title, shown, entries, notes=NOTES[corpus])
+    return grid(title, shown, notes=NOTES[corpus])(entries)
