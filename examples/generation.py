@@ -24,16 +24,9 @@ SOLVERS = {
     "Euler": cwdfm.Euler(temperature=0.8, top_p=0.9),
     "Neighbor": cwdfm.Euler(weight=WEIGHT, counted=True, temperature=0.8, top_p=0.9),
 }
-COLUMNS, CHARACTER, LINE = (
-    47,
-    8.1,
-    24,
-)  # characters per line; pixels per character and line
+COLUMNS, CHARACTER, LINE = 47, 8.1, 24  # characters per line; pixels per character and line
 WIDTH, TOP, GAP = 860, 58, 20
-SECONDS, LAST = (
-    12.0,
-    0.7,
-)  # duration of a loop; fraction of it until all tokens appear
+SECONDS, LAST = 12.0, 0.7  # duration of a loop; fraction of it until all tokens appear
 STYLE = """
 text { font: 13.5px ui-monospace, Menlo, Consolas, monospace; fill: #24292f; white-space: pre }
 .title { font: 600 15px system-ui, sans-serif } .note { font: 12.5px system-ui, sans-serif }

@@ -20,7 +20,6 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Run a command."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in HELP:
         print("usage: python -m experiments COMMAND ...\n\ncommands:")

@@ -38,7 +38,6 @@ class Cell:
     carry_over: bool = True  # with a mask source: keep revealed tokens
 
     def train(self, seed: int = 0) -> Train:
-        """The training task for a seed."""
         recipe = replace(size(self.corpus, self.scale).recipe, **self.fields, seed=seed)
         if self.effort != 1:
             steps = max(1, round(recipe.steps * self.effort))
@@ -48,7 +47,6 @@ class Cell:
         return Train(recipe, self.corpus, self.snapshots, self.until)
 
     def sample(self, seed: int = 0) -> Sample:
-        """The sampling task for a seed."""
         sizes = size(self.corpus, self.scale)
         choice = replace(self.choice, top_p=self.top_p or sizes.top_p)
         drawn = seed if self.sample_seed is None else self.sample_seed + seed
@@ -65,11 +63,9 @@ class Cell:
         )
 
     def likelihood(self, seed: int = 0) -> Likelihood:
-        """The task for the likelihood of held-out data."""
         return Likelihood(self.train(seed), size(self.corpus, self.scale).rows)
 
     def tasks(self, *, likelihood: bool = False) -> tuple[Task, ...]:
-        """All tasks behind the cell's values."""
         found: list[Task] = []
         for seed in range(self.seeds):
             found += measure(self.corpus, self.scale).tasks(self.sample(seed))

@@ -65,7 +65,6 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file atomically."""
     try:
         with replacing(path) as part:
             part.write_bytes(content)

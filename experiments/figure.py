@@ -49,7 +49,6 @@ class Curves:
 
     @property
     def blank(self) -> bool:
-        """Whether there are no values."""
         return not any(self._known(panel) for panel in range(len(self.columns)))
 
     def _known(self, panel: int) -> list[float]:
@@ -89,7 +88,6 @@ class Curves:
         return max(x for points in self.lines.values() for x, _ in points)
 
     def _reported(self, panel: int) -> dict[str, Value]:
-        """The paper's values of the lines with values."""
         return {
             name: values[panel]
             for name, values in self.paper.items()
@@ -156,7 +154,6 @@ class Curves:
         )
 
     def _lines(self, axis: Any, panel: int) -> None:
-        """Draw the lines of one panel with error bars."""
         styles = styles_of(list(self.lines))
         for name, points in self.lines.items():
             found = [
@@ -201,7 +198,6 @@ class Curves:
         return ends
 
     def _scales(self, axis: Any, panel: int) -> None:
-        """Set labels, scales and ticks of a panel."""
         ticker, column = load_extra("matplotlib.ticker", "plot"), self.columns[panel]
         axis.set(ylabel=column.title, xscale="log" if self.log else "linear")
         axis.set_xlabel(textwrap.fill(self.x, 36))

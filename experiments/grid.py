@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from experiments import paper
 from experiments.cell import TRAINING, Cell
 from experiments.experiment import Plan
-from experiments.figure import Curves
+from experiments.figure import Curves, Points
 from experiments.measure import measure
 from experiments.notes import (
     ERROR,
@@ -41,15 +41,14 @@ class Entry:
 def grid(
     title: str,
     labels: tuple[str, ...],
-    entries: Callable[[Scale], Iterable[Entry]],
     *,
     x: str | None = None,
     log: bool = False,
     likelihood: bool = False,
     notes: tuple[str, ...] = (),
     data: HeldOut | None = None,
-) -> Callable[[Scale], Plan]:
-    """Make the plan of an experiment whose cells all use the same corpus.
+) -> Callable[[Callable[[Scale], Iterable[Entry]]], Callable[[Scale], Plan]]:
+    """Decorate a function of a scale that yields the entries, all of one corpus: make it a plan.
 
     x: the label of the x axis; None draws no curves.
     likelihood: add a column of held-out perplexity.
@@ -58,34 +57,38 @@ def grid(
     """
     bounds = TRAINING[:1] if likelihood else ()
 
-    def plan(scale: Scale) -> Plan:
-        found = list(entries(scale))
-        corpus = found[0].cell.corpus
-        how, known = measure(corpus, scale), data or held_out(corpus, scale, 0)
+    def values(cell: Cell, store: Store) -> tuple[Value, ...]:
+        return (*cell.values(store), *(cell.training(store)[:1] if likelihood else ()))
 
-        def values(cell: Cell, store: Store) -> tuple[Value, ...]:
-            return (*cell.values(store), *(cell.training(store)[:1] if likelihood else ()))
+    def decorate(entries: Callable[[Scale], Iterable[Entry]]) -> Callable[[Scale], Plan]:
+        def plan(scale: Scale) -> Plan:
+            found = list(entries(scale))
+            corpus = found[0].cell.corpus
+            how, known = measure(corpus, scale), data or held_out(corpus, scale, 0)
 
-        def tables(store: Store) -> list[Table]:
-            rows = [Row(entry.labels, values(entry.cell, store)) for entry in found]
-            rows.append(data_row(labels, how.values(store, known), more=len(bounds)))
-            cells = [(entry.labels, entry.cell) for entry in found]
-            notes_below = (
-                *notes,
-                *settings([entry.cell for entry in found]),
-                *runs_note(cells, store),
-                *([ERROR] if likelihood else []),
-                *earlier_runs_note(cells, store),
-            )
-            return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=notes_below)]
+            def tables(store: Store) -> list[Table]:
+                rows = [Row(entry.labels, values(entry.cell, store)) for entry in found]
+                rows.append(data_row(labels, how.values(store, known), more=len(bounds)))
+                cells = [(entry.labels, entry.cell) for entry in found]
+                notes_below = (
+                    *notes,
+                    *settings([entry.cell for entry in found]),
+                    *runs_note(cells, store),
+                    *([ERROR] if likelihood else []),
+                    *earlier_runs_note(cells, store),
+                )
+                columns = (*how.columns, *bounds)
+                return [Table(title, labels, columns, tuple(rows), notes=notes_below)]
 
-        def figures(store: Store) -> list[Curves]:
-            return [] if x is None else [curves(title, x, found, store, log=log)]
+            def figures(store: Store) -> list[Curves]:
+                return [] if x is None else [curves(title, x, found, store, log=log)]
 
-        tasks = [task for entry in found for task in entry.cell.tasks(likelihood=likelihood)]
-        return Plan((*tasks, *how.tasks(known)), tables, figures)
+            tasks = [task for entry in found for task in entry.cell.tasks(likelihood=likelihood)]
+            return Plan((*tasks, *how.tasks(known)), tables, figures)
 
-    return plan
+        return plan
+
+    return decorate
 
 
 def data_row(
@@ -147,3 +150,11 @@ def model_note(task: Train, store: Store) -> str:
         return training
     millions = done["result"]["parameters"] / 1e6
     return f"{round(millions) or round(millions, 2):g}M parameters, {training}"
+
+
+def validation_losses(task: Train, store: Store) -> Points:
+    """The validation losses of a training by step."""
+    done = store.result(task)
+    metrics = done["result"]["metrics"] if done is not None else []
+    losses = {each["step"]: each.get("validation_loss") for each in metrics}
+    return [(step, (Value(loss),)) for step, loss in losses.items() if loss]

@@ -1,7 +1,6 @@
 """The scores of samples shown in tables, for molecules and for text."""
 
 import math
-import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +42,6 @@ class Measure(ABC):
         return tuple(range(len(self.columns)))
 
     def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Values with error bars for a figure."""
         return values
 
     @abstractmethod
@@ -59,13 +57,16 @@ class MoleculeMeasure(Measure):
     """Valid, unique and novel molecules per fold."""
 
     @property
+    def fold_size(self) -> int:
+        return size("molecules", self.scale).fold_size
+
+    @property
     def columns(self) -> tuple[Column, ...]:
-        fold = f"{size('molecules', self.scale).fold_size:,}"
-        names = (f"valid of {fold}", "unique", "novel")
+        names = (f"valid of {self.fold_size:,}", "unique", "novel")
         return tuple(Column(name, True, "zero") for name in names)
 
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
-        return (Molecules(samples, size("molecules", self.scale).fold_size),)
+        return (Molecules(samples, self.fold_size),)
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
         (task,) = self.tasks(samples)
@@ -77,7 +78,7 @@ class MoleculeMeasure(Measure):
 
     def reported(self, name: str) -> tuple[Value, ...]:
         found = paper.molecules(name)
-        if not found or size("molecules", self.scale).fold_size != paper.FOLD:
+        if not found or self.fold_size != paper.FOLD:
             return ()
         valid, novel = found
         return valid, Value(None), novel
@@ -88,22 +89,19 @@ class MoleculeMeasure(Measure):
 
     def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         """A single count gets its binomial standard deviation (MoleculeScores.noise)."""
-        of = size("molecules", self.scale).fold_size
         return tuple(
-            replace(each, spread=math.sqrt(each.value * (1 - each.value / of)))
+            replace(each, spread=math.sqrt(each.value * (1 - each.value / self.fold_size)))
             if each.value is not None and each.spread is None
             else each
             for each in values
         )
 
     def spread_of_one_run(self, samples: int) -> str:
-        fold = size("molecules", self.scale).fold_size
-        folds = samples // fold
-        return f"between {folds} folds of {fold:,} samples" if folds > 1 else ""
+        folds = samples // self.fold_size
+        return f"between {folds} folds of {self.fold_size:,} samples" if folds > 1 else ""
 
     def chance(self) -> str:
-        most = math.sqrt(size("molecules", self.scale).fold_size) / 2
-        return f"that of counting, at most {most:.0f}"
+        return f"that of counting, at most {math.sqrt(self.fold_size) / 2:.0f}"
 
 
 class TextMeasure(Measure):
@@ -117,9 +115,7 @@ class TextMeasure(Measure):
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         evaluator = EVALUATORS[self.scale]
         scored = Text(samples, evaluator)
-        own = samples if isinstance(samples, HeldOut) else samples.model.recipe
-        length = own.length
-        reference = HeldOut("text", length, samples.n, 1)  # same number and length
+        reference = HeldOut("text", samples.length, samples.n, 1)  # same number and length
         return scored, MauveScore(scored, Text(reference, evaluator))
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
@@ -143,7 +139,6 @@ class TextMeasure(Measure):
 
 
 def measure(corpus: Corpus, scale: Scale) -> Measure:
-    """The scores of a corpus."""
     return (MoleculeMeasure if corpus == "molecules" else TextMeasure)(scale)
 
 
@@ -151,10 +146,7 @@ def over_seeds(runs: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     """The mean and standard deviation over runs; a single run keeps its own spread."""
     if len(runs) == 1:
         return runs[0]
-    values = []
-    for column in zip(*runs, strict=True):
-        numbers = [value.value for value in column if value.value is not None]
-        spread = statistics.stdev(numbers) if len(numbers) > 1 else None
-        mean = statistics.fmean(numbers) if numbers else None
-        values.append(Value(mean, spread, column[0].digits))
-    return tuple(values)
+    return tuple(
+        Value.mean([each.value for each in column if each.value is not None], column[0].digits)
+        for column in zip(*runs, strict=True)
+    )

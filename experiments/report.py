@@ -27,7 +27,7 @@ from experiments.bench.bounds import Job as PaperRun
 from experiments.bench.bounds import project
 from experiments.catalog import EXPERIMENTS
 from experiments.experiment import numbered, write_file
-from experiments.results import RESULTS, ROOT, Recorded, is_recorded, read, record
+from experiments.results import RESULTS, ROOT, Recorded, read, record
 from experiments.studies.frontier_tables import FIGURES
 from experiments.studies.tables import TABLES
 from experiments.table import Row, Table, Value, make_table
@@ -42,12 +42,10 @@ ORIGIN = ("command", "revision", "hardware")
 
 
 def pages() -> list[Path]:
-    """The pages that contain tables."""
     return [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "speed.md"]
 
 
 def names_in(text: str) -> list[str]:
-    """The names of the tables on a page."""
     return [name for _, name, _ in BLOCK.findall(text)]
 
 
@@ -59,7 +57,7 @@ def tables(name: str) -> list[Table]:
     if name == "projection":
         return [projection()]
     if name in TABLES:
-        return TABLES[name](record(name)) if is_recorded(name) else []
+        return TABLES[name](made) if (made := record(name)) else []
     if name not in EXPERIMENTS:
         raise InputError(f"unknown results {name!r}; see `python -m experiments list`")
     found = EXPERIMENTS[name].plan("small").tables(STORE)
@@ -107,7 +105,6 @@ def _known(row: Row) -> bool:
 
 
 def bench() -> Table:
-    """A table with the latest measurement of every case and method."""
     newest: dict[tuple[str, str], tuple[Mapping[str, Any], str]] = {}
     for entry in sorted(read("bench").values(), key=lambda entry: str(entry["date"])):
         for line in entry["table"]:
@@ -115,11 +112,11 @@ def bench() -> Table:
                 newest[line["case"], line["way"]] = line, entry["date"][:10]
     rows = []
     for (case, method), (line, date) in sorted(newest.items(), key=lambda item: item[0][0]):
-        sizes = (line[name] for name in ("ms", "memory_gb", "bound_ms"))
-        reached = Value(100 * line["reached"] if line["reached"] else None)
-        values = *(Value(x, None, _digits(x)) for x in sizes), reached
-        rows.append(((case, method, date), (*values, Value(line["times_first"], None, 2))))
-    columns = ("ms ↓", "GB ↓", "bound, ms", "bound / time, % ↑", "relative time")
+        sizes = [line[name] for name in ("ms", "memory_gb", "bound_ms")]
+        values = [Value(x, None, _digits(x)) for x in sizes]
+        reached = 100 * line["reached"] if line["reached"] else None
+        rows.append(((case, method, date), (*values, reached, line["times_first"])))
+    columns = {"ms ↓": 1, "GB ↓": 1, "bound, ms": 1, "bound / time, % ↑": 1, "relative time": 2}
     return make_table("Benchmark, H200", "case, method, date", columns, rows)
 
 
@@ -145,10 +142,11 @@ def projection() -> Table:
     rows = []
     for gpus in (1, 8, 64):
         p = project(run, gpus, tokens_per_second(), 64 * 1024)
-        seconds = [Value(1e3 * x) for x in (p.compute, p.exchange, p.waited)]
-        rows.append(((str(gpus),), (Value(p.hours / 24), Value(p.gpu_hours, None, 0), *seconds)))
-    names = ("days", "GPU hours", "compute, ms", "all-reduce, ms", "exposed all-reduce, ms")
-    return make_table("The paper's run, projected", "GPUs", names, rows)
+        seconds = [1e3 * x for x in (p.compute, p.exchange, p.waited)]
+        rows.append((str(gpus), (p.hours / 24, p.gpu_hours, *seconds)))
+    columns = {"days": 1, "GPU hours": 0}
+    columns |= {"compute, ms": 1, "all-reduce, ms": 1, "exposed all-reduce, ms": 1}
+    return make_table("The paper's run, projected", "GPUs", columns, rows)
 
 
 @cache
@@ -158,9 +156,9 @@ def origin(name: str) -> tuple[str, str, str]:
         found = list(read("bench").values())
         return "python -m experiments bench --out FILE", *_origins(found)
     if name in TABLES:
-        if not is_recorded(name):
-            return "", "", ""
         made = record(name)
+        if made is None:
+            return "", "", ""
         earlier = made.get("commands", [])  # if several commands contributed to the result
         return made["command"], *_origins([made, *_rows_with_origin(made), *earlier])
     cells = in_order(EXPERIMENTS[name].plan("small").tasks)
@@ -183,8 +181,6 @@ def _origins(entries: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def fill(text: str) -> str:
-    """Fill in the tables of a page."""
-
     def block(match: re.Match[str]) -> str:
         content = "\n".join(table.markdown() for table in tables(match[2])) or NOT_RUN
         return f"{match[1]}{content}{match[3]}"

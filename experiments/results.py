@@ -53,14 +53,9 @@ def _path(name: str, folder: Path) -> Path:
     return folder / f"{name}.jsonl.xz"
 
 
-def record(name: str, pack: str = "studies") -> Any:
-    """One record of a pack."""
-    return _cached(pack)[name]
-
-
-def is_recorded(name: str, pack: str = "studies") -> bool:
-    """Whether a pack has a record of this name."""
-    return name in _cached(pack)
+def record(name: str) -> Any:
+    """The record of a study; None if there is none."""
+    return _cached("studies").get(name)
 
 
 @cache
@@ -79,9 +74,10 @@ def collect(run: Path, folder: Path = RESULTS) -> list[str]:
     They replace cells with the same names in the pack.
     """
     found: dict[str, Records] = {}
-    for path in sorted(_cells(run).glob("*/result.json")):
-        name = path.parent.name
-        found.setdefault(kind_of(name), {})[name] = json.loads(path.read_text())
+    folders = run / "jobs" if (run / "jobs").is_dir() else run
+    for path in sorted(folders.glob("*/result.json")):
+        name = path.parent.name  # KIND-CHECKSUM
+        found.setdefault(name.rpartition("-")[0], {})[name] = json.loads(path.read_text())
     for kind, cells in found.items():
         known = read(f"cells/{kind}", folder)
         write(f"cells/{kind}", dict(sorted((known | cells).items())), folder)
@@ -99,15 +95,6 @@ def restore(run: Path, folder: Path = RESULTS) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, each)
     return len(found)
-
-
-def _cells(run: Path) -> Path:
-    return run / "jobs" if (run / "jobs").is_dir() else run
-
-
-def kind_of(name: str) -> str:
-    """The kind of a cell, by its name KIND-CHECKSUM."""
-    return name.rpartition("-")[0]
 
 
 def restore_command(arguments: list[str]) -> None:
@@ -141,6 +128,5 @@ class Recorded(Store):
         super().__init__(RESULTS / "cells")
 
     def result(self, task: Task) -> Result | None:
-        """The record of a cell; None if it is not recorded."""
         found: Result | None = _cached(f"cells/{task.kind}").get(task.name)
         return found

@@ -37,7 +37,6 @@ class Store:
         self.root = root
 
     def folder(self, task: Task) -> Path:
-        """The folder of a task."""
         return self.root / task.name
 
     def result(self, task: Task) -> Result | None:
@@ -57,7 +56,6 @@ class Store:
         return record
 
     def ready(self, task: Task) -> bool:
-        """Whether the task is finished and its outputs exist."""
         folder = self.folder(task)
         if self.result(task) is None or (folder / RERUN).exists():
             return False

@@ -4,7 +4,8 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +34,12 @@ class Value:
     spread: float | None = None
     digits: int = 1
     printed: bool = False
+
+    @classmethod
+    def mean(cls, numbers: Sequence[float], digits: int = 1) -> "Value":
+        """The mean of numbers, with the standard deviation of several; blank without any."""
+        spread = statistics.stdev(numbers) if len(numbers) > 1 else None
+        return cls(statistics.fmean(numbers) if numbers else None, spread, digits)
 
     def text(self) -> str:
         """The number, and "± spread" if there is one."""
@@ -154,14 +161,25 @@ class Table:
 def make_table(
     title: str,
     labels: str,
-    columns: Iterable[str],
-    rows: Iterable[tuple[Sequence[str], Iterable[Value]]],
+    columns: Iterable[str] | Mapping[str, int],
+    rows: Iterable[tuple[str | Sequence[str], Iterable[Value | float | None]]],
+    notes: tuple[str, ...] = (),
 ) -> Table:
-    """A table of our values; `labels` are separated by commas, "↑" or "↓" may end a column's name."""
+    """A table of our values.
+
+    labels: the headings of the labels, separated by commas.
+    columns: headings, which may end in "↑" or "↓"; a mapping gives the digits of their numbers.
+    rows: one or several labels, and values or numbers.
+    """
     arrows = {"↑": True, "↓": False}
     heads = tuple(Column(name.rstrip(" ↑↓"), arrows.get(name[-1])) for name in columns)
-    made = tuple(Row(tuple(names), tuple(values)) for names, values in rows)
-    return Table(title, tuple(labels.split(", ")), heads, made)
+    digits = list(columns.values()) if isinstance(columns, Mapping) else [1] * len(heads)
+    made = []
+    for names, values in rows:
+        shown = zip(values, digits, strict=True)
+        ours = tuple(x if isinstance(x, Value) else Value(x, None, n) for x, n in shown)
+        made.append(Row((names,) if isinstance(names, str) else tuple(names), ours))
+    return Table(title, tuple(labels.split(", ")), heads, tuple(made), notes=notes)
 
 
 def _bare(x: float | None) -> str:

@@ -41,7 +41,6 @@ class Work:
         return max(self.flops / ceilings.flops, self.bytes / ceilings.bytes)
 
     def limit(self, ceilings: Ceilings) -> Literal["arithmetic", "memory"]:
-        """What limits the speed: arithmetic or memory."""
         busy = self.flops / ceilings.flops >= self.bytes / ceilings.bytes
         return "arithmetic" if busy else "memory"
 

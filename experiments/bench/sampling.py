@@ -33,9 +33,7 @@ def stretch(kind: type[Source], solver: Solver, *, long: bool = False) -> Way:
         shapes, device = settings.shapes, settings.device
         source = kind(shapes.vocab)
         model = make_model(settings, source)
-        counts = torch.zeros(
-            2, dtype=torch.int64
-        )  # of the last walk: sequences evaluated, and rows
+        counts = torch.zeros(2, dtype=torch.int64)  # evaluated sequences and rows of the last walk
 
         def walk(state: State, first: int, last: int) -> State:
             rows, asked = 0, torch.zeros(shapes.sample_batch, dtype=torch.int64, device=device)

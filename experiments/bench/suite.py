@@ -92,20 +92,17 @@ class Results:
 
     @property
     def in_order(self) -> dict[str, Record]:
-        """The records in the order of the table."""
         place = {name: number for number, name in enumerate(CASES)}
         names = sorted(self.records, key=lambda name: place.get(name, len(place)))
         return {name: self.records[name] for name in names}
 
     def put(self, case: Case, record: Record, seconds: float) -> None:
-        """Save the record of a case."""
         here = provenance()
         self.records[case.name] = record
         self.made[case.name] = {"seconds": seconds} | {k: here[k] for k in ("date", "revision")}
         self.write()
 
     def write(self) -> None:
-        """Write the file atomically."""
         assert self.ceilings is not None
         lines = lines_of(self.in_order, self.ceilings)
         cases = {
@@ -125,7 +122,6 @@ class Results:
         )
 
     def text(self, name: str) -> str:
-        """The lines of one case."""
         assert self.ceilings is not None
         lines = lines_of(self.records, self.ceilings)
         return text_of([line for line in lines if line.case == name], self.records[name].what)
@@ -185,7 +181,6 @@ class Line:
 
 
 def lines_of(records: Mapping[str, Record], ceilings: Ceilings) -> list[Line]:
-    """The lines of all records."""
     # A micro-batch in training has as many tokens as the case of the path.
     training = records[TRAINING].ways.values() if TRAINING in records else ()
     step = next((each.facts.get("micro_batch_ms") for each in training), None)
@@ -242,7 +237,6 @@ def _short(line: Line) -> str:
 
 
 def _heading(ceilings: Ceilings, device: str) -> str:
-    """The device and its peak speeds."""
     return (
         f"{device}: {ceilings.flops / 1e12:,.3g} TFLOP/s in {ceilings.dtype} matrix products, "
         f"{ceilings.bytes / 1e12:,.3g} TB/s in copies"

@@ -18,37 +18,37 @@ from experiments.catalog import (
     variety,
 )
 from experiments.experiment import Experiment
-from experiments.paper import BEST, figure, table
+from experiments.paper import BEST
 from experiments.scale import CORPORA
 
-# Quality against steps, by corpus and source.
+# The figures of quality against steps, by corpus and source.
 STEPS = {
-    ("text", "uniform"): "nfe_vs_quality_uniform",
-    ("text", "mask"): "nfe_vs_quality_mask",
-    ("molecules", "uniform"): "nfe_vs_quality_qm9_uniform",
-    ("molecules", "mask"): "nfe_vs_quality_qm9_mask",
+    ("text", "uniform"): "Figure 3",
+    ("text", "mask"): "Figure 7",
+    ("molecules", "uniform"): "Figure 8",
+    ("molecules", "mask"): "Figure 4",
 }
 
 
 def _training() -> Iterator[Experiment]:
     title = "main table: AR, BD3LM, SEDD, MDLM and flows"
-    yield Experiment("baselines", title, baselines.plan, table("baselines"))
+    yield Experiment("baselines", title, baselines.plan, "Table 1")
     title = "table: CE, NELBO, Bregman, SCE"
-    yield Experiment("losses", title, training.losses, table("loss_functions"))
+    yield Experiment("losses", title, training.losses, "Table 2")
     title = "table: mixture and context-weighted path"
-    yield Experiment("paths", title, training.paths, table("path_ablation"))
+    yield Experiment("paths", title, training.paths, "Table 3")
     yield Experiment("curves", "figures: every loss and path, every solver, QM9", curves.plan)
     yield Experiment("headline", "figure: the paper's own setting, mask source, QM9", headline.plan)
     title = "table: the paper's own setting, half of its training, QM9"
     yield Experiment("headline-long", title, headline.long, estimate=70)
     title = "table: scale of the context-weighted path"
-    yield Experiment("scales", title, training.scales, table("abl_cwdfm"))
-    yield Experiment("perplexity", "table: test perplexity", perplexity.plan, table("elbo"))
+    yield Experiment("scales", title, training.scales, "Table 7")
+    yield Experiment("perplexity", "table: test perplexity", perplexity.plan, "Table 6")
 
 
 def _settings() -> Iterator[Experiment]:
     title = "figure: radius of the loss's weights"
-    yield Experiment("radius", title, ablations.radius, figure("vicinity_size_abl"))
+    yield Experiment("radius", title, ablations.radius, "Figure 9")
     yield Experiment("revealed", "table: weight of revealed tokens in SCE", ablations.revealed)
     yield Experiment("readings", "table: interpretations of the loss, QM9", ablations.readings)
     yield Experiment("scaled-text", "table: settings of SCE, text", ablations.scaled)
@@ -68,16 +68,16 @@ def _settings() -> Iterator[Experiment]:
         title = f"table: {what} with tuned settings, three runs, {corpus}"
         yield Experiment(f"tuned-losses-{corpus}", title, tuned.tuned(corpus))
     title = "figure: quality during training, CE and SCE"
-    yield Experiment("dynamics", title, ablations.dynamics, figure("training_dynamics"))
+    yield Experiment("dynamics", title, ablations.dynamics, "Figure 10")
 
 
 def _solvers() -> Iterator[Experiment]:
     for corpus, source in BEST:
         end, where = f"{corpus}-{source}", f"{corpus}, {source} source"
-        title, place = f"figure: quality against steps, {where}", figure(STEPS[corpus, source])
-        yield Experiment(f"steps-{end}", title, solvers.steps(corpus, source), place)
-        title, place = f"table: solver settings, {where}", table("nw_hyperparams")
-        yield Experiment(f"sweep-{end}", title, solvers.sweep(corpus, source), place)
+        title, plan = f"figure: quality against steps, {where}", solvers.steps(corpus, source)
+        yield Experiment(f"steps-{end}", title, plan, STEPS[corpus, source])
+        title = f"table: solver settings, {where}"
+        yield Experiment(f"sweep-{end}", title, solvers.sweep(corpus, source), "Table 5")
         if corpus == "text":
             title = f"figure: quality against steps with tuned settings, {where}"
             yield Experiment(f"tuned-{end}", title, solvers.tuned(source))
@@ -97,7 +97,7 @@ def _controls() -> Iterator[Experiment]:
     title = "figure: quality of solvers at equal novelty of samples, by temperature, QM9"
     yield Experiment("variety-molecules", title, variety.variety("molecules"))
     title = "figure: predictor-corrector with and without Neighbor weights"
-    yield Experiment("corrector", title, solvers.corrector, figure("corrector_uniform_nw"))
+    yield Experiment("corrector", title, solvers.corrector, "Figure 5")
     title = "table: exponents of the corrector, text, uniform source"
     yield Experiment("corrector-powers", title, controls.corrector_powers)
     title = "table: solver settings of models trained on a context path"
@@ -114,10 +114,8 @@ def _controls() -> Iterator[Experiment]:
 
 def _context() -> Iterator[Experiment]:
     title = "figures: entropy and NLL against context"
-    places = figure("entropy_nll_boxplot", "entropy_nll_dist")
-    yield Experiment("context", title, locality.context, places)
-    title, place = "updates per token and loops", figure("token_corrections")
-    yield Experiment("updates", title, locality.updates, place)
+    yield Experiment("context", title, locality.context, "Figures 2 and 6")
+    yield Experiment("updates", "updates per token and loops", locality.updates, "Figure 11")
 
 
 EXPERIMENTS = {

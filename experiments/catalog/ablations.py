@@ -16,11 +16,11 @@ from experiments.catalog.training import (
 from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.figure import Curves
-from experiments.grid import Entry, grid, model_note
+from experiments.grid import Entry, grid, model_note, validation_losses
 from experiments.scale import NAMES, Scale, size
 from experiments.solver_choice import SolverChoice
 from experiments.store import Store
-from experiments.table import Column, Value
+from experiments.table import Column
 from experiments.tasks.base import Corpus
 
 RADII = (1, 2, 3, 5, 8)
@@ -32,19 +32,16 @@ REVEALED = (
 )
 
 
-def _radii(scale: Scale) -> Iterator[Entry]:
+@grid("Radius of the weights in the loss, text, uniform source", ("radius",), x="radius")
+def radius(scale: Scale) -> Iterator[Entry]:
     """Radius of the weights in the loss, uniform source, text: an ablation of the paper."""
     for r in RADII[:2] if scale == "smoke" else RADII:
         cell = Cell("text", scale, flow("uniform", "sce", loss_radius=r), EULER)
         yield Entry((str(r),), cell, "SCE", r)
 
 
-radius = grid(
-    "Radius of the weights in the loss, text, uniform source", ("radius",), _radii, x="radius"
-)
-
-
-def _revealed(scale: Scale) -> Iterator[Entry]:
+@grid("Weight of revealed tokens in SCE, QM9", ("source", "weight"), notes=(REVEALED,))
+def revealed(scale: Scale) -> Iterator[Entry]:
     """The weight of revealed tokens in SCE, which the paper does not specify; QM9.
 
     Weights without normalization ("raw") favor late times as well as tokens with much context.
@@ -58,12 +55,13 @@ def _revealed(scale: Scale) -> Iterator[Entry]:
         yield Entry((source, "CE"), loss_line(source, "ce").cell("molecules", scale))
 
 
-revealed = grid(
-    "Weight of revealed tokens in SCE, QM9", ("source", "weight"), _revealed, notes=(REVEALED,)
+@grid(
+    "Settings of SCE, text, uniform source",
+    ("loss", "weights", "revealed tokens"),
+    likelihood=True,
+    notes=(REVEALED,),
 )
-
-
-def _scaled(scale: Scale) -> Iterator[Entry]:
+def scaled(scale: Scale) -> Iterator[Entry]:
     """Settings of SCE on text: its weights, and the weight of revealed tokens.
 
     The paper does not report them, only their effect: samples with a much lower perplexity
@@ -79,16 +77,8 @@ def _scaled(scale: Scale) -> Iterator[Entry]:
         yield Entry(("SCE", weight_label(r, s), weight), changed.cell("text", scale))
 
 
-scaled = grid(
-    "Settings of SCE, text, uniform source",
-    ("loss", "weights", "revealed tokens"),
-    _scaled,
-    likelihood=True,
-    notes=(REVEALED,),
-)
-
-
-def _readings(scale: Scale) -> Iterator[Entry]:
+@grid("Interpretations of the loss, QM9", ("source", "path", "loss"))
+def readings(scale: Scale) -> Iterator[Entry]:
     """Interpretations of the loss where the paper is ambiguous, one run each; QM9.
 
     Which tokens the NELBO covers with a uniform source, and whether SCE uses the weights of the
@@ -106,8 +96,6 @@ def _readings(scale: Scale) -> Iterator[Entry]:
             yield Entry((source, "context", name), replace(ours, fields=ours.fields | changed))
 
 
-readings = grid("Interpretations of the loss, QM9", ("source", "path", "loss"), _readings)
-
 COUNTING = {
     ("CE", "masked"): flow("mask", masked_only=True),
     ("CE", "all"): flow("mask"),
@@ -123,14 +111,14 @@ def counting(corpus: Corpus) -> Callable[[Scale], Plan]:
     tokens may learn to use its context sooner.
     """
 
-    def entries(scale: Scale) -> Iterator[Entry]:
+    @grid(f"Tokens covered by the loss, {NAMES[corpus]}, mask source", ("loss", "tokens"))
+    def plan(scale: Scale) -> Iterator[Entry]:
         # Runs on text with a mask source vary widely, so one run per setting is not enough.
         seeds = max(size(corpus, scale).seeds, 2 if scale == "small" else 1)
         for labels, fields in COUNTING.items():
             yield Entry(labels, Cell(corpus, scale, fields, EULER, seeds=seeds))
 
-    title = f"Tokens covered by the loss, {NAMES[corpus]}, mask source"
-    return grid(title, ("loss", "tokens"), entries)
+    return plan
 
 
 def sweep(source: str) -> Callable[[Scale], Plan]:
@@ -139,7 +127,8 @@ def sweep(source: str) -> Callable[[Scale], Plan]:
     The sampling seed differs from that of the other experiments.
     """
 
-    def entries(scale: Scale) -> Iterator[Entry]:
+    @grid(f"Training settings, QM9, {source} source", ("training", "settings"))
+    def plan(scale: Scale) -> Iterator[Entry]:
         for r, s in searched(scale):
             fields = flow(source, "sce", loss_radius=r, loss_scale=s)
             cell = Cell("molecules", scale, fields, EULER, sample_seed=1000)
@@ -150,7 +139,7 @@ def sweep(source: str) -> Callable[[Scale], Plan]:
             cell = Cell("molecules", scale, fields, choice, sample_seed=1000)
             yield Entry(("SCE, context path", weight_label(r, s)), cell)
 
-    return grid(f"Training settings, QM9, {source} source", ("training", "settings"), entries)
+    return plan
 
 
 def dynamics(scale: Scale) -> Plan:
@@ -161,25 +150,22 @@ def dynamics(scale: Scale) -> Plan:
     def cell(loss: str, at: int | None = None) -> Cell:
         return Cell("text", scale, flow("uniform", loss), EULER, snapshots=looks, at=at)
 
-    def entries(_: Scale) -> Iterator[Entry]:
+    @grid("Quality during training, text, uniform source", ("loss", "step"), x="training steps")
+    def quality(_: Scale) -> Iterator[Entry]:
         for loss in ("ce", "sce"):
             for at in (*looks, None):
                 name, x = LOSS_NAMES[loss], at or steps
                 yield Entry((name, str(x)), cell(loss, at), name, x)
 
     def validated(store: Store) -> Curves:
-        lines = {}
-        for loss in ("ce", "sce"):
-            done = store.result(cell(loss).train())
-            metrics = done["result"]["metrics"] if done is not None else []
-            seen = {each["step"]: each.get("validation_loss") for each in metrics}
-            lines[LOSS_NAMES[loss]] = [(k, (Value(v),)) for k, v in seen.items() if v]
+        lines = {
+            LOSS_NAMES[loss]: validation_losses(cell(loss).train(), store) for loss in ("ce", "sce")
+        }
         column = Column("validation loss, nats", False)
         title = "Loss during training, text, uniform source"
         note = "Not comparable: SCE weights tokens differently."
         about = model_note(cell("ce").train(), store)
         return Curves(title, "training steps", (column,), lines, note=note, about=about)
 
-    title = "Quality during training, text, uniform source"
-    plan = grid(title, ("loss", "step"), entries, x="training steps")(scale)
+    plan = quality(scale)
     return replace(plan, figures=lambda store: [*plan.figures(store), validated(store)])

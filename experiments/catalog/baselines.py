@@ -32,7 +32,6 @@ class Kind:
     effort: float = 1.0  # fraction of the training steps
 
     def cell(self, corpus: Corpus, scale: Scale) -> Cell:
-        """The row's cell."""
         choice = SolverChoice(solver=self.solver)
         # First hitting takes one step per token.
         steps = size(corpus, scale).recipe.length if self.solver == "first-hitting" else None
@@ -107,7 +106,6 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
 
 
 def plan(scale: Scale) -> Plan:
-    """The tables of both corpora."""
     tasks = [
         task
         for corpus in CORPORA

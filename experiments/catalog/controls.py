@@ -28,7 +28,8 @@ PRINTED = (
 LARGEST = math.log(50_257)  # nats: the entropy of a uniform distribution over GPT-2 tokens
 
 
-def _shares(scale: Scale) -> Iterator[Entry]:
+@grid("Entropy weights with normalized entropies, text", ("source", "beta", "steps"))
+def shares(scale: Scale) -> Iterator[Entry]:
     """Entropy weights with normalized entropies, beta H / log V; text, both sources.
 
     The paper does not state the unit of its entropies. In nats, its beta of 6 updates almost only
@@ -42,11 +43,6 @@ def _shares(scale: Scale) -> Iterator[Entry]:
         yield Entry((source, f"{share:g} / log V", str(k)), cell)
 
 
-shares = grid(
-    "Entropy weights with normalized entropies, text", ("source", "beta", "steps"), _shares
-)
-
-
 def weights(corpus: Corpus) -> Callable[[Scale], Plan]:
     """The weights in the paper's main text, ~ n and ~ 1 / H, against exp(s n) and exp(-beta H).
 
@@ -55,7 +51,10 @@ def weights(corpus: Corpus) -> Callable[[Scale], Plan]:
     printed = {f"n (r = {r})": SolverChoice("neighbor-share", r) for r in RADII}
     printed["1 / H"] = SolverChoice("entropy-inverse")
 
-    def entries(scale: Scale) -> Iterator[Entry]:
+    title = f"Interpretations of the weights, {NAMES[corpus]}"
+
+    @grid(title, ("source", "weight", "steps"), notes=(PRINTED,))
+    def plan(scale: Scale) -> Iterator[Entry]:
         sizes = size(corpus, scale)
         for source in SOURCES:
             for name, choice in (best(corpus, source) | printed).items():
@@ -63,11 +62,11 @@ def weights(corpus: Corpus) -> Callable[[Scale], Plan]:
                     cell = Cell(corpus, scale, flow(source), choice, k, sizes.seeds)
                     yield Entry((source, name, str(k)), cell)
 
-    title = f"Interpretations of the weights, {NAMES[corpus]}"
-    return grid(title, ("source", "weight", "steps"), entries, notes=(PRINTED,))
+    return plan
 
 
-def _few_data(scale: Scale) -> Iterator[Entry]:
+@grid("Subsets of the training data, QM9, mask source", ("molecules", "training and solver"))
+def few_data(scale: Scale) -> Iterator[Entry]:
     """Solvers and paths of models trained on subsets of QM9; mask source.
 
     The paper regards QM9 itself as a small dataset.
@@ -83,20 +82,14 @@ def _few_data(scale: Scale) -> Iterator[Entry]:
             yield Entry(labels, replace(cell, fields=cell.fields | part))
 
 
-few_data = grid(
-    "Subsets of the training data, QM9, mask source",
-    ("molecules", "training and solver"),
-    _few_data,
-)
-
-
 def path_solvers(corpus: Corpus) -> Callable[[Scale], Plan]:
     """Solver settings for models trained on a context-weighted path, over the paper's search grid.
 
     The sampling seed differs from that of the other experiments.
     """
 
-    def entries(scale: Scale) -> Iterator[Entry]:
+    @grid(f"Solver settings on a context-weighted path, {NAMES[corpus]}", ("source", "solver"))
+    def plan(scale: Scale) -> Iterator[Entry]:
         choices = {"Euler": EULER}
         for r, s in searched(scale):
             choices[f"Neighbor r = {r}, s = {s:g}"] = SolverChoice("neighbor", r, s)
@@ -105,11 +98,11 @@ def path_solvers(corpus: Corpus) -> Callable[[Scale], Plan]:
             for name, choice in choices.items():
                 yield Entry((line.labels[0], name), replace(cell, choice=choice))
 
-    title = f"Solver settings on a context-weighted path, {NAMES[corpus]}"
-    return grid(title, ("source", "solver"), entries)
+    return plan
 
 
-def _after_scaled(scale: Scale) -> Iterator[Entry]:
+@grid("Solvers of models trained with SCE, text", ("source", "solver", "steps"))
+def after_scaled(scale: Scale) -> Iterator[Entry]:
     """Neighbor weights for models trained with SCE, where the paper finds no benefit; text.
 
     With the paper's settings, at the scale's number of steps and with many steps.
@@ -120,24 +113,17 @@ def _after_scaled(scale: Scale) -> Iterator[Entry]:
         yield Entry((source, name, str(k)), cell)
 
 
-after_scaled = grid(
-    "Solvers of models trained with SCE, text", ("source", "solver", "steps"), _after_scaled
+@grid(
+    "Nucleus, CE and SCE, text",
+    ("source", "loss", "p"),
+    notes=("p: the probability mass of the nucleus; 1 means no nucleus.",),
 )
-
-
-def _nucleus(scale: Scale) -> Iterator[Entry]:
+def nucleus(scale: Scale) -> Iterator[Entry]:
     """CE and SCE, sampled without nucleus sampling and with the paper's nucleus; text."""
     for source, loss, p in product(SOURCES, ("ce", "sce"), NUCLEI):
         line = loss_line(source, loss)
         yield Entry((*line.labels, f"{p:g}"), replace(line.cell("text", scale), top_p=p))
 
-
-nucleus = grid(
-    "Nucleus, CE and SCE, text",
-    ("source", "loss", "p"),
-    _nucleus,
-    notes=("p: the probability mass of the nucleus; 1 means no nucleus.",),
-)
 
 KNOWN = (
     "With rotary embeddings only, the network cannot distinguish the first token of a masked "
@@ -152,7 +138,8 @@ POSITIONS = {
 }
 
 
-def _positions(scale: Scale) -> Iterator[Entry]:
+@grid("Position embeddings, QM9, mask source", ("positions", "solver", "steps"), notes=(KNOWN,))
+def positions(scale: Scale) -> Iterator[Entry]:
     """Position embeddings and solvers, mask source, QM9."""
     curve, few = size("molecules", scale).curve, scale == "smoke"
     for known, fields in list(POSITIONS.items())[: 2 if few else None]:
@@ -161,22 +148,17 @@ def _positions(scale: Scale) -> Iterator[Entry]:
                 yield Entry((known, name, str(k)), Cell("molecules", scale, fields, choice, k))
 
 
-positions = grid(
-    "Position embeddings, QM9, mask source",
-    ("positions", "solver", "steps"),
-    _positions,
-    notes=(KNOWN,),
-)
-
-
 def corrector_powers(scale: Scale) -> Plan:
     """Exponents of the corrector's schedule, with many steps; text.
 
     Small exponents act at all times, large ones mostly around t = 1/2.
     """
     steps = corrector_steps(scale)[-1]
+    where = f"text, uniform source, {steps:,} steps, scale {POWERS_AT:g}"
+    notes = ("The corrector's strength is its scale times t^a (1 - t)^b.",)
 
-    def entries(scale: Scale) -> Iterator[Entry]:
+    @grid(f"Exponents of the corrector, {where}", ("solver", "a = b"), notes=notes)
+    def plan(scale: Scale) -> Iterator[Entry]:
         radius, strength, _ = paper.BEST["text", "uniform"]
         named: tuple[Name, ...] = ("euler", "neighbor")
         for solver, power in product(named, POWERS):
@@ -186,7 +168,4 @@ def corrector_powers(scale: Scale) -> Plan:
             cell = Cell("text", scale, flow("uniform"), choice, steps)
             yield Entry((solver.capitalize(), f"{power:g}"), cell)
 
-    where = f"text, uniform source, {steps:,} steps, scale {POWERS_AT:g}"
-    notes = ("The corrector's strength is its scale times t^a (1 - t)^b.",)
-    title = f"Exponents of the corrector, {where}"
-    return grid(title, ("solver", "a = b"), entries, notes=notes)(scale)
+    return plan(scale)

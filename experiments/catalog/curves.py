@@ -6,12 +6,11 @@ path also with the weights of that path. Another table compares the best solvers
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from experiments import paper
 from experiments.catalog.solvers import best
-from experiments.catalog.training import LOSSES, PATHS, SOURCES, Line
+from experiments.catalog.training import LOSSES, PATHS, SOURCES
 from experiments.cell import Cell
 from experiments.experiment import Plan
 from experiments.figure import Curves
@@ -26,73 +25,55 @@ from experiments.table import Column, Row, Table, Value
 CONTEXT_PATHS = tuple(line for line in PATHS if line.on_context)
 
 
-@dataclass(frozen=True)
-class Training:
-    """A training with its cells by solver and number of steps."""
-
-    source: str
-    name: str
-    cells: dict[str, dict[int, Cell]]  # by solver and steps
-
-
-def training(line: Line, scale: Scale) -> Training:
-    """The cells of a row of the tables of losses and paths."""
-    fields = line.cell("molecules", scale).fields
-    choices: dict[str, SolverChoice] = best("molecules", fields["source"])
-    if line.on_context:  # also the weights of the path
-        own = line.choice("molecules")
-        choices[f"Neighbor, s = {own.scale:g}"] = own
-    seeds = size("molecules", scale).seeds
-    cells = {
-        solver: {k: Cell("molecules", scale, fields, choice, k, seeds) for k in steps_of(scale)}
-        for solver, choice in choices.items()
-    }
-    name = "SCE, context path" if line.on_context else line.labels[1]
-    return Training(line.fields["source"], name, cells)
+Cells = dict[tuple[str, str, str], dict[int, Cell]]  # by source, training and solver; by steps
 
 
 def steps_of(scale: Scale) -> tuple[int, ...]:
-    """The numbers of solver steps."""
     return size("molecules", scale).curve
 
 
-def trainings(scale: Scale) -> list[Training]:
-    """All trainings of the tables of losses and paths."""
+def all_cells(scale: Scale) -> Cells:
+    """The cells of every row of the tables of losses and paths, with every solver."""
     lines = (*LOSSES[:1], *CONTEXT_PATHS[:1]) if scale == "smoke" else (*LOSSES, *CONTEXT_PATHS)
-    return [training(line, scale) for s in SOURCES for line in lines if line.fields["source"] == s]
+    seeds, found = size("molecules", scale).seeds, Cells()
+    for line in sorted(lines, key=lambda line: SOURCES.index(line.fields["source"])):
+        source, fields = line.fields["source"], line.cell("molecules", scale).fields
+        choices: dict[str, SolverChoice] = best("molecules", source)
+        if line.on_context:  # also the weights of the path
+            own = line.choice("molecules")
+            choices[f"Neighbor, s = {own.scale:g}"] = own
+        name = "SCE, context path" if line.on_context else line.labels[1]
+        for solver, choice in choices.items():
+            found[source, name, solver] = {
+                k: Cell("molecules", scale, fields, choice, k, seeds) for k in steps_of(scale)
+            }
+    return found
 
 
-def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table]:
+def _tables(scale: Scale, store: Store, found: Cells) -> list[Table]:
     """One table per score, and one of the best solvers."""
-    tables: list[Table] = []
-    columns = measure("molecules", scale).columns
     notes: tuple[str, ...] = ()
     for source in SOURCES:
         notes += weights_note(best("molecules", source).values(), f" with a {source} source")
-    every = [cell for each in found for cells in each.cells.values() for cell in cells.values()]
+    every = [cell for cells in found.values() for cell in cells.values()]
     notes += (*loss_note(every), samples_note(every))
     most = steps_of(scale)[-1]
-    labeled = [((each.source, each.name), each.cells["Neighbor"][most]) for each in found]
-    notes += runs_note(labeled, store)
-    notes += earlier_runs_note(
-        [
-            ((f"{each.source}, {each.name}, {solver}", str(k)), cell)
-            for each in found
-            for solver, cells in each.cells.items()
-            for k, cell in cells.items()
-        ],
-        store,
-    )
+    trainings = [(k[:2], cells[most]) for k, cells in found.items() if k[2] == "Neighbor"]
+    notes += runs_note(trainings, store)
+    labeled = [
+        ((", ".join(labels), str(k)), cell)
+        for labels, cells in found.items()
+        for k, cell in cells.items()
+    ]
+    notes += earlier_runs_note(labeled, store)
+    tables: list[Table] = []
+    columns = measure("molecules", scale).columns
     for i, column in enumerate(columns):
         if column.name == "unique":
             continue
         rows = [
-            Row(
-                (each.source, each.name, solver),
-                tuple(cell.values(store)[i] for cell in cells.values()),
-            )
-            for each in found
-            for solver, cells in each.cells.items()
+            Row(labels, tuple(cell.values(store)[i] for cell in cells.values()))
+            for labels, cells in found.items()
         ]
         title = f"Every training with every solver, QM9: {column.name}"
         tables.append(_by_steps(title, scale, column, rows, ("As above.",) if tables else notes))
@@ -126,7 +107,6 @@ def _best(scale: Scale, column: Column, rows: Sequence[Row]) -> Table:
 
 
 def _most(solved: dict[str, tuple[Value, ...]], i: int) -> str:
-    """The solver with the largest value at index i."""
     return max(solved, key=lambda solver: solved[solver][i].value or 0.0)
 
 
@@ -138,7 +118,7 @@ def _when(chosen: dict[int, str]) -> str:
     return ", ".join(f"{solver} ({', '.join(at)})" for solver, at in by_solver.items())
 
 
-def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
+def _figures(store: Store, found: Cells) -> list[Curves]:
     """One figure per source and solver, with a line per training."""
     rows = {(line.fields["source"], line.labels[1]): line.name for line in LOSSES}
     figures = []
@@ -147,13 +127,12 @@ def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
             Entry(
                 (),
                 cell,
-                each.name + name.removeprefix(solver),
+                training + name.removeprefix(solver),
                 k,
-                paper.with_solver(rows.get((source, each.name), ""), solver),
+                paper.with_solver(rows.get((source, training), ""), solver),
             )
-            for each in found
-            for name, cells in each.cells.items()
-            if each.source == source and name.startswith(solver)
+            for (of, training, name), cells in found.items()
+            if of == source and name.startswith(solver)
             for k, cell in cells.items()
         ]
         title = f"Quality against steps, QM9, {source} source, {solver}"
@@ -163,12 +142,9 @@ def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
 
 
 def plan(scale: Scale) -> Plan:
-    """All tables and figures."""
-    found = trainings(scale)
-    how = measure("molecules", scale)
-    cells = [cell for each in found for row in each.cells.values() for cell in row.values()]
-    tasks = [task for cell in cells for task in cell.tasks()]
-    tasks += how.tasks(held_out("molecules", scale, 0))
+    found = all_cells(scale)
+    tasks = [task for cells in found.values() for cell in cells.values() for task in cell.tasks()]
+    tasks += measure("molecules", scale).tasks(held_out("molecules", scale, 0))
     return Plan(
         tasks=tuple(tasks),
         tables=lambda store: _tables(scale, store, found),

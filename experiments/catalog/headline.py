@@ -5,12 +5,12 @@ scale training is shortened to half an hour on one GPU.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from experiments import paper
-from experiments.catalog.leak import CHANGES, NOTES
+from experiments.catalog.leak import CHANGES, NOTES, changes
 from experiments.catalog.solvers import best
 from experiments.catalog.training import LOSS_NAMES
 from experiments.cell import Cell, flow
@@ -28,12 +28,11 @@ MASKED = "CE of masked tokens"
 
 def fields(scale: Scale) -> dict[str, Any]:
     """The changes that turn the scale's recipe into the paper's, except the number of steps."""
-    own = size("molecules", scale).recipe
     if scale != "small":
         return {}
     whole = replace(
         Recipe.named("qm9-paper"),
-        data=own.data,
+        data="molecules",
         steps=STEPS,
         compile=True,
         validate_every=STEPS // 4,
@@ -41,11 +40,15 @@ def fields(scale: Scale) -> dict[str, Any]:
         previews=0,
         elbo_rows=0,
     )
-    ours = asdict(own)
-    return {name: value for name, value in asdict(whole).items() if value != ours[name]}
+    return changes(scale, whole)
 
 
-def long_entries(scale: Scale) -> list[Entry]:
+@grid(
+    "The paper's setting on QM9, mask source, during its 25,000 training steps",
+    ("loss", "dropout", "step", "solver", "sampling"),
+    notes=NOTES,
+)
+def long(scale: Scale) -> list[Entry]:
     """The paper's schedule of 25,000 steps, with and without dropout, up to LONG steps.
 
     Also samples the snapshot that the page on dropout compares with dropout on, and without
@@ -84,14 +87,6 @@ def long_entries(scale: Scale) -> list[Entry]:
     return found
 
 
-long = grid(
-    "The paper's setting on QM9, mask source, during its 25,000 training steps",
-    ("loss", "dropout", "step", "solver", "sampling"),
-    long_entries,
-    notes=NOTES,
-)
-
-
 def entries(scale: Scale) -> list[Entry]:
     """A row for every loss, solver and number of steps.
 
@@ -123,10 +118,9 @@ def entries(scale: Scale) -> list[Entry]:
 
 
 def plan(scale: Scale) -> Plan:
-    """The table and the curves."""
     title = "The paper's setting on QM9, mask source"
     if scale == "small":
         whole = Recipe.named("qm9-paper").steps
         title += f", {STEPS:,} of its {whole:,} training steps"
     labels = ("loss", "solver", "steps")
-    return grid(title, labels, entries, x="steps", log=True)(scale)
+    return grid(title, labels, x="steps", log=True)(entries)(scale)

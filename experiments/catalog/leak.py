@@ -18,9 +18,9 @@ from experiments.recipe import Recipe
 from experiments.scale import Scale, size
 from experiments.solver_choice import SolverChoice
 from experiments.store import Store
-from experiments.table import Column, Row, Table, Value
+from experiments.table import Table, make_table
 from experiments.tasks.base import Task
-from experiments.tasks.modes import LossModes
+from experiments.tasks.score import LossModes
 
 STEPS = 64  # of the solver
 DROPOUT = 0.1  # the paper's
@@ -69,12 +69,10 @@ class Leak:
     title: str
 
     def cell(self, key: tuple[str, str]) -> Cell:
-        """The cell of a training."""
         fields = self.fields | flow("mask") | TRAININGS[key]
         return Cell("molecules", self.scale, fields, steps=STEPS, seeds=self.seeds)
 
     def entries(self, _: Scale) -> Iterator[Entry]:
-        """A row for each training, solver and change of the sampling."""
         for key in self.trainings:
             for (name, choice), (change, options) in (
                 (solver, change) for solver in self.solvers.items() for change in CHANGES.items()
@@ -84,26 +82,20 @@ class Leak:
                     yield Entry((*key, name, change), cell)
 
     def losses(self, key: tuple[str, str]) -> list[LossModes]:
-        """The tasks for the losses in both modes, one for each seed."""
         rows = size("molecules", self.scale).rows
         return [LossModes(self.cell(key).train(seed), rows) for seed in range(self.seeds)]
 
     def loss_table(self, store: Store) -> Table:
-        """Losses in training mode and evaluation mode."""
-        columns = ("training mode", "evaluation mode", "t = 0, training", "t = 0, evaluation")
-        rows = [Row(key, mean_losses(store, self.losses(key))) for key in self.trainings]
-        return Table(
-            f"Cross-entropy in nats per token, {self.title}",
-            LABELS[:2],
-            tuple(Column(name, False) for name in columns),
-            tuple(rows),
-            notes=("Held-out sequences at all times, and fully masked ones (t = 0).",),
-        )
+        names = ("training mode", "evaluation mode", "t = 0, training", "t = 0, evaluation")
+        columns = {f"{name} ↓": 3 for name in names}
+        rows = [(key, mean_losses(store, self.losses(key))) for key in self.trainings]
+        title = f"Cross-entropy in nats per token, {self.title}"
+        notes = ("Held-out sequences at all times, and fully masked ones (t = 0).",)
+        return make_table(title, ", ".join(LABELS[:2]), columns, rows, notes)
 
     def plan(self) -> Plan:
-        """The table of losses and the table of counts."""
         title = f"Sampling with dropout and without carry-over, {self.title}"
-        found = grid(title, LABELS, self.entries, notes=NOTES)(self.scale)
+        found = grid(title, LABELS, notes=NOTES)(self.entries)(self.scale)
         tasks: list[Task] = []  # one training after the other
         for key in self.trainings:
             cells = [entry.cell for entry in self.entries(self.scale) if entry.labels[:2] == key]
@@ -115,13 +107,13 @@ class Leak:
         )
 
 
-def mean_losses(store: Store, tasks: list[LossModes]) -> tuple[Value, ...]:
+def mean_losses(store: Store, tasks: list[LossModes]) -> list[float | None]:
     """Means over seeds: over times and at t = 0, each in both modes."""
     results = [done["result"] for task in tasks if (done := store.result(task)) is not None]
     places = [(mode, what) for what in ("path", "start") for mode in ("training", "evaluation")]
     if not results:
-        return (Value(None),) * len(places)
-    return tuple(Value(sum(r[m][w] for r in results) / len(results), None, 3) for m, w in places)
+        return [None] * len(places)
+    return [sum(r[m][w] for r in results) / len(results) for m, w in places]
 
 
 def changes(scale: Scale, whole: Recipe) -> dict[str, Any]:

@@ -33,7 +33,6 @@ def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:
 
 
 def solvers_with(radius: int, scale: float, beta: float) -> dict[str, SolverChoice]:
-    """The three solvers by name."""
     return {
         "Euler": SolverChoice("euler"),
         "Neighbor": SolverChoice("neighbor", radius, scale),
@@ -42,7 +41,6 @@ def solvers_with(radius: int, scale: float, beta: float) -> dict[str, SolverChoi
 
 
 def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
-    """The cells by solver and number of steps."""
     sizes = size(corpus, scale)
     return {
         (name, k): Cell(corpus, scale, flow(source), choice, k, sizes.seeds)
@@ -52,14 +50,14 @@ def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, in
 
 
 def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
-    """Quality over the number of steps."""
+    title = f"Quality against steps, {NAMES[corpus]}, {source} source"
 
-    def entries(scale: Scale) -> Iterator[Entry]:
+    @grid(title, ("solver", "steps"), x="steps", log=True)
+    def plan(scale: Scale) -> Iterator[Entry]:
         for (name, k), cell in steps_cells(corpus, source, scale).items():
             yield Entry((name, str(k)), cell, name, k, paper.with_solver(f"{source}, ce", name))
 
-    title = f"Quality against steps, {NAMES[corpus]}, {source} source"
-    return grid(title, ("solver", "steps"), entries, x="steps", log=True)
+    return plan
 
 
 def tuned_cells(source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
@@ -82,12 +80,14 @@ def tuned(source: str) -> Callable[[Scale], Plan]:
     jumps (`Euler(counted=True)`).
     """
 
-    def entries(scale: Scale) -> Iterator[Entry]:
+    title = f"Quality against steps, tuned settings, text, {source} source"
+
+    @grid(title, ("solver", "steps"), x="steps", log=True)
+    def plan(scale: Scale) -> Iterator[Entry]:
         for (name, k), cell in tuned_cells(source, scale).items():
             yield Entry((name, str(k)), cell, name, k)
 
-    title = f"Quality against steps, tuned settings, text, {source} source"
-    return grid(title, ("solver", "steps"), entries, x="steps", log=True)
+    return plan
 
 
 def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
@@ -107,7 +107,7 @@ def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
         ]
 
     title = f"Solver settings, {NAMES[corpus]}, {source} source"
-    whole = grid(title, ("solver", "settings"), entries)
+    whole = grid(title, ("solver", "settings"))(entries)
 
     def plan(scale: Scale) -> Plan:
         found = whole(scale)
@@ -176,7 +176,12 @@ def _best_of(
     return min(close, key=lambda one: one[0][1].value or math.inf)
 
 
-def _correctors(scale: Scale) -> Iterator[Entry]:
+@grid(
+    "Predictor-corrector, text, uniform source",
+    ("solver", "steps", "corrector"),
+    x="scale of the corrector",
+)
+def corrector(scale: Scale) -> Iterator[Entry]:
     """Correctors of several strengths, with and without Neighbor weights; text.
 
     With the scale's number of steps, and with many steps.
@@ -191,14 +196,6 @@ def _correctors(scale: Scale) -> Iterator[Entry]:
                 choice = SolverChoice(solver, radius, strength, corrector=c)
             cell = Cell("text", scale, flow("uniform"), choice, steps)
             yield Entry((name, str(steps), f"{c:g}"), cell, f"{name}, {steps:,} steps", c)
-
-
-corrector = grid(
-    "Predictor-corrector, text, uniform source",
-    ("solver", "steps", "corrector"),
-    _correctors,
-    x="scale of the corrector",
-)
 
 
 def corrector_steps(scale: Scale) -> tuple[int, ...]:

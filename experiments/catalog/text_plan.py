@@ -5,8 +5,7 @@ with a second evaluator and by their overlap with the training text.
 """
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -15,10 +14,10 @@ from experiments.catalog.solvers import best
 from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.figure import Curves
-from experiments.grid import Entry, data_row, grid, model_note
+from experiments.grid import Entry, data_row, grid, model_note, validation_losses
 from experiments.scale import Scale, size
 from experiments.store import Store
-from experiments.table import Column, Row, Table, Value
+from experiments.table import Column, Row, Table, Value, make_table
 from experiments.tasks.base import Task
 from experiments.tasks.sample import HeldOut, Sample
 from experiments.tasks.trigram import Overlap, Trigram
@@ -100,24 +99,14 @@ def readings(scale: Scale) -> Plan:
             pairs = zip(own, base, strict=True)
             changes = [100 * math.expm1(x - y) for x, y in pairs if x is not None and y is not None]
             seen = [x for x in own if x is not None]
-            values = mean(seen, 3), mean(changes, 1)
-            rows.append(Row(labels, (*values, Value(len(seen) or None))))
-        columns = (
-            Column("held-out bound, nats per token", False),
-            Column("change of perplexity, %", False),
-            Column("runs"),
-        )
-        title, names = "Readings of SCE, text, uniform source", ("loss", "revealed", "weight")
+            values = Value.mean(seen, 3), Value.mean(changes, 1)
+            rows.append((labels, (*values, len(seen) or None)))
+        columns = ("held-out bound, nats per token ↓", "change of perplexity, % ↓", "runs")
+        title, names = "Readings of SCE, text, uniform source", "loss, revealed, weight, center"
         notes = (*READING_NOTES, "± is one standard deviation between runs.")
-        return [Table(title, (*names, "center"), columns, tuple(rows), notes=notes)]
+        return [make_table(title, names, columns, rows, notes)]
 
     return Plan(tuple(tasks), tables)
-
-
-def mean(values: Sequence[float], digits: int) -> Value:
-    """The mean over runs, with its standard deviation; blank without runs."""
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return Value(statistics.fmean(values) if values else None, spread, digits)
 
 
 def with_further_scores(
@@ -195,7 +184,7 @@ def larger(name: str) -> Callable[[Scale], Plan]:
         labels, title = ("loss", "solver"), f"Larger corpus, {name} parameters, uniform source"
         entries = [Entry(labels, cell) for labels, cell in cells.items()]
         notes = ("A nucleus of 0.9.",)
-        made = grid(title, labels, lambda _: entries, likelihood=True, notes=notes, data=data)
+        made = grid(title, labels, likelihood=True, notes=notes, data=data)(lambda _: entries)
         whole = with_further_scores(made(scale), labels, cells, data, title)
         return replace(whole, figures=lambda store: [learning_curve(name, scale, store)])
 
@@ -205,13 +194,6 @@ def larger(name: str) -> Callable[[Scale], Plan]:
 def learning_curve(name: str, scale: Scale, store: Store) -> Curves:
     """The held-out cross-entropy during training with CE."""
     task = larger_cell(name, "ce", scale).train()
-    done = store.result(task)
-    metrics = done["result"]["metrics"] if done is not None else []
-    points = [
-        (each["step"], (Value(each["validation_loss"]),))
-        for each in metrics
-        if each.get("validation_loss")
-    ]
     column, title = Column("held-out cross-entropy, nats", False), f"Learning curve, {name}"
-    lines = {"CE": points}
+    lines = {"CE": validation_losses(task, store)}
     return Curves(title, "training steps", (column,), lines, about=model_note(task, store))

@@ -31,7 +31,6 @@ class Line:
 
     @property
     def on_context(self) -> bool:
-        """Whether training uses a context-weighted path."""
         return self.fields.get("path") == "context"
 
     def choice(self, corpus: Corpus) -> SolverChoice:
@@ -41,19 +40,15 @@ class Line:
         return SolverChoice("neighbor", PATH_RADIUS[corpus], self.fields["path_scale"])
 
     def cell(self, corpus: Corpus, scale: Scale) -> Cell:
-        """The row's cell on one corpus."""
         radius = {"path_radius": PATH_RADIUS[corpus]} if self.on_context else {}
         seeds = size(corpus, scale).seeds
         return Cell(corpus, scale, self.fields | radius, self.choice(corpus), seeds=seeds)
 
     def paper(self, corpus: Corpus) -> tuple[Value, ...]:
-        """The values in the paper."""
         return (paper.text if corpus == "text" else paper.molecules)(self.name)
 
 
 SOURCES = ("uniform", "mask")
-
-
 LOSS_NAMES = {"ce": "CE", "nelbo": "NELBO", "bregman": "Bregman", "sce": "SCE"}
 
 
@@ -77,10 +72,8 @@ PATHS = tuple(
 SCALES = tuple(context_line(s, f"{scale:g}", scale) for s in SOURCES for scale in (0.5, 1.0))
 
 
-COUNTED = (
-    Column(f"valid of {paper.FOLD:,}", True),
-    Column("novel", True),
-)  # the columns of the paper
+# The columns of the paper.
+COUNTED = (Column(f"valid of {paper.FOLD:,}", True), Column("novel", True))
 
 
 def searched(scale: Scale) -> list[tuple[int, float]]:

@@ -1,6 +1,7 @@
 """Losses and paths with settings tuned at small scale, over several runs."""
 
 from collections.abc import Callable
+from typing import Any
 
 from experiments.catalog.training import EULER, SOURCES, context_line, loss_line
 from experiments.cell import Cell, flow, weight_label
@@ -41,39 +42,28 @@ Labels = tuple[str, str, str, str]  # source, training, weights, solver
 
 def tuned_trainings(corpus: Corpus, scale: Scale) -> dict[Labels, Cell]:
     """The cells by source, training, weights and solver; paths only if their weights were tuned."""
-    found: dict[Labels, Cell] = {}
-    for source in SOURCES[:1] if scale == "smoke" else SOURCES:
-        found |= _losses(corpus, source, scale) | _paths(corpus, source, scale)
-    return found
-
-
-def _losses(corpus: Corpus, source: str, scale: Scale) -> dict[Labels, Cell]:
     recipe = size(corpus, scale).recipe
-    cells = {(source, "CE", "", "Euler"): loss_line(source, "ce").fields}
-    weights = [(recipe.loss_radius, recipe.loss_scale)]
-    weights += [LOSS[corpus, source]] if (corpus, source) in LOSS else []
-    for r, s in weights:
-        fields = flow(source, "sce", loss_radius=r, loss_scale=s)
-        cells[source, "SCE", weight_label(r, s), "Euler"] = fields
-    return {labels: _cell(corpus, scale, fields, EULER) for labels, fields in cells.items()}
-
-
-def _paths(corpus: Corpus, source: str, scale: Scale) -> dict[Labels, Cell]:
-    found: dict[Labels, Cell] = {}
-    if (corpus, source) not in PATH:
-        return found
-    first = context_line(source, "").cell(corpus, scale)
-    for r, s in ((first.choice.radius, first.choice.scale), PATH[corpus, source]):
-        fields = first.fields | {"path_radius": r, "path_scale": s}
-        for solver, choice in (("own", SolverChoice("neighbor", r, s)), ("Euler", EULER)):
-            labels = source, "SCE, context path", weight_label(r, s), solver
-            found[labels] = _cell(corpus, scale, fields, choice)
-    return found
-
-
-def _cell(corpus: Corpus, scale: Scale, fields: dict[str, object], choice: SolverChoice) -> Cell:
     seeds = RUNS if scale == "small" else size(corpus, scale).seeds
-    return Cell(corpus, scale, fields, choice, seeds=seeds)
+    found: dict[Labels, tuple[dict[str, Any], SolverChoice]] = {}
+    for source in SOURCES[:1] if scale == "smoke" else SOURCES:
+        found[source, "CE", "", "Euler"] = loss_line(source, "ce").fields, EULER
+        weights = [(recipe.loss_radius, recipe.loss_scale)]
+        weights += [LOSS[corpus, source]] if (corpus, source) in LOSS else []
+        for r, s in weights:
+            fields = flow(source, "sce", loss_radius=r, loss_scale=s)
+            found[source, "SCE", weight_label(r, s), "Euler"] = fields, EULER
+        if (corpus, source) not in PATH:
+            continue
+        first = context_line(source, "").cell(corpus, scale)
+        for r, s in ((first.choice.radius, first.choice.scale), PATH[corpus, source]):
+            fields = first.fields | {"path_radius": r, "path_scale": s}
+            labels = source, "SCE, context path", weight_label(r, s)
+            found[*labels, "own"] = fields, SolverChoice("neighbor", r, s)
+            found[*labels, "Euler"] = fields, EULER
+    return {
+        labels: Cell(corpus, scale, fields, choice, seeds=seeds)
+        for labels, (fields, choice) in found.items()
+    }
 
 
 def tuned(corpus: Corpus) -> Callable[[Scale], Plan]:
@@ -90,4 +80,4 @@ def tuned(corpus: Corpus) -> Callable[[Scale], Plan]:
 
     title = "Losses and paths" if corpus == "molecules" else "Losses"
     title += f", tuned settings, {NAMES[corpus]}"
-    return grid(title, shown, entries, notes=NOTES[corpus])
+    return grid(title, shown, notes=NOTES[corpus])(entries)

@@ -109,7 +109,7 @@ def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
     def plan(scale: Scale) -> Plan:
         steps = size(corpus, scale).steps
         title = f"Solvers at several temperatures, {NAMES[corpus]}, {steps:,} steps"
-        found = grid(title, ("source", "solver", "temperature"), entries)(scale)
+        found = grid(title, ("source", "solver", "temperature"))(entries)(scale)
         return replace(
             found, figures=lambda store: [drawn(source, scale, store) for source in SOURCES]
         )

@@ -54,7 +54,6 @@ class Child:
         return Ended(None, self.said.read_text())
 
     def kill(self) -> None:
-        """Kill the command and wait until it has ended."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 

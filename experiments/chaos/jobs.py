@@ -41,13 +41,11 @@ def _inputs() -> "tempfile.TemporaryDirectory[str]":
 
 
 def given(name: str) -> str:
-    """The path of an input file."""
     return f"{_inputs().name}/{name}"
 
 
 @cache
 def recording(seed: int) -> str:
-    """The path of a recording."""
     root = Path(_inputs().name, f"recorded-{seed}")
     root.mkdir()
     ended = start([*sample(seed), "--record"], root).end()

@@ -49,7 +49,6 @@ class Options:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the command."""
     options = parse("chaos", arguments, lambda _: Options(), PROGRAM)
     check_positive("minutes", options.minutes)
     start = time.monotonic()

@@ -32,7 +32,6 @@ class Options:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse, measure, print the table."""
     if arguments == ["list"]:
         for case in CASES.values():
             print(f"{case.name:20} {case.what(SHAPES['full'])}")

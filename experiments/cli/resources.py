@@ -6,7 +6,7 @@ from dataclasses import replace
 from cwdfm.errors import InputError
 from cwdfm.metrics.text_model import locate_model
 from experiments.catalog.perplexity import TEST_CORPORA
-from experiments.cli.options import Options, parse_test_corpora
+from experiments.cli.options import Options
 from experiments.store import Store
 from experiments.tasks.base import Corpus, Resources, Task
 from experiments.tasks.corpora import check_corpus, is_on_hub
@@ -16,12 +16,6 @@ from experiments.toy_evaluator import toy_evaluator
 
 SMOKE_TEXT = "python-topics"  # a bundled corpus
 CORPORA: tuple[Corpus, ...] = ("molecules", "text")
-
-
-def given_resources(options: Options) -> Resources:
-    """The resources named on the command line."""
-    tests = parse_test_corpora(options.tests)
-    return Resources(options.device, options.molecules, options.text, options.eval_model, tests)
 
 
 def with_smoke_corpora(given: Resources) -> Resources:

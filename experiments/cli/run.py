@@ -13,11 +13,10 @@ from cwdfm.errors import InputError, RunError
 from cwdfm.files import check_output_folder
 from experiments.catalog import EXPERIMENTS
 from experiments.cli import PROGRAM
-from experiments.cli.options import Options, parse_command
+from experiments.cli.options import Options, parse_command, parse_test_corpora
 from experiments.cli.resources import (
     check_fingerprints,
     check_given,
-    given_resources,
     unused_flags,
     with_smoke_corpora,
     with_smoke_evaluator,
@@ -31,7 +30,6 @@ from experiments.tasks.train import Train
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, run the tasks, write tables and figures."""
     if not arguments or arguments[0] in HELP:
         usage(arguments)
         return
@@ -105,8 +103,8 @@ def select_tasks(plans: Mapping[str, Plan], options: Options) -> list[Task]:
 def prepare_resources(
     options: Options, flags: Collection[str], order: Sequence[Task], names: Sequence[str]
 ) -> Resources:
-    """Make and check the resources of the command."""
-    given = given_resources(options)
+    tests = parse_test_corpora(options.tests)
+    given = Resources(options.device, options.molecules, options.text, options.eval_model, tests)
     check_given(given, flags)
     if unused := unused_flags(given, flags, order):
         print(f"note: {', '.join(unused)}: not used by {names_of(names)}", file=sys.stderr)
@@ -161,7 +159,6 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def check_writable(options: Options) -> None:
-    """Raise an error if the output folders cannot be written."""
     for folder in (options.out, options.out / "jobs", options.out / options.scale):
         check_output_folder(folder)
 
@@ -231,16 +228,13 @@ def report_unavailable(unavailable: Mapping[Task, str]) -> None:
 
 
 def names_of(names: Sequence[str]) -> str:
-    """The experiments of a command, for messages."""
     return f"all {len(names)} experiments" if len(names) == len(EXPERIMENTS) else ", ".join(names)
 
 
 def count_kinds(tasks: Iterable[Task]) -> str:
-    """The number of tasks of each kind."""
     counts = Counter(task.kind for task in tasks)
     return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "none"
 
 
 def count(tasks: Collection[Task]) -> str:
-    """The number of tasks, with its noun."""
     return "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"

@@ -16,9 +16,9 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -72,7 +72,6 @@ class Config:
 
     @property
     def tasks(self) -> list[str]:
-        """The names of all tasks."""
         fixed = [f"{kind}, {source}" for kind in ("exact", "QM9") for source in ("mask", "uniform")]
         return fixed + [f"text, {Path(model).name}" for model in self.text_models]
 
@@ -84,9 +83,17 @@ def loaded(config: Config, name: str) -> Task:
 
 
 def run_unit(
-    unit: Unit, *, config: Config, folder: Path, plan: Plan, stages: tuple[str, ...]
-) -> Finished:
-    """Advance a task at a budget, or prepare it if the budget is None."""
+    unit: Unit,
+    *,
+    config: Config,
+    folder: Path,
+    plan: Plan,
+    stages: tuple[str, ...],
+    deadline: float,
+) -> Finished | None:
+    """Advance a task at a budget, or prepare it if the budget is None; None after the deadline."""
+    if time.time() >= deadline:
+        return None
     begin, (name, budget) = time.perf_counter(), unit
     task = loaded(config, name)
     measured = prepare(task, folder, stages)
@@ -97,35 +104,28 @@ def run_unit(
 
 def run(config: Config, options: argparse.Namespace, plan: Plan) -> None:
     """Advance all units, the most expensive ones first."""
-    deadline, tasks = time.monotonic() + options.time_limit, options.tasks or config.tasks
-    stages = tuple(options.stages)
-    advance_unit = partial(run_unit, config=config, folder=options.out, plan=plan, stages=stages)
+    tasks = options.tasks or config.tasks
+    advance_unit = partial(
+        run_unit,
+        config=config,
+        folder=options.out,
+        plan=plan,
+        stages=tuple(options.stages),
+        deadline=time.time() + options.time_limit,
+    )
     groups: list[list[Unit]] = [
         [(name, None) for name in tasks],
         [(name, budget) for budget in sorted(options.budgets, reverse=True) for name in tasks],
     ]
-    for group in groups:  # preparations are finished before the budgets begin
-        if options.workers:
-            finished = _in_processes(advance_unit, group, options.workers, deadline)
-        else:
-            finished = (advance_unit(each) for each in group if time.monotonic() < deadline)
-        for name, budget, seconds in finished:
-            label = "prepared" if budget is None else f"{budget} evaluations"
-            print(f"{name}, {label}: {seconds:.0f} s", flush=True)
-
-
-def _in_processes(
-    advance_unit: Callable[[Unit], Finished], group: list[Unit], workers: int, deadline: float
-) -> Iterator[Finished]:
-    """Run units in processes; after the deadline none is started."""
-    waiting, running = list(group), set[Future[Finished]]()
-    # A forked process cannot use a GPU.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        while running or (waiting and time.monotonic() < deadline):
-            while waiting and len(running) < workers and time.monotonic() < deadline:
-                running.add(pool.submit(advance_unit, waiting.pop(0)))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (each.result() for each in done)
+    pool = None
+    if options.workers:  # a forked process cannot use a GPU
+        pool = ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"))
+    with pool or nullcontext():
+        for group in groups:  # preparations are finished before the budgets begin
+            finished = pool.map(advance_unit, group) if pool else map(advance_unit, group)
+            for name, budget, seconds in filter(None, finished):
+                label = "prepared" if budget is None else f"{budget} evaluations"
+                print(f"{name}, {label}: {seconds:.0f} s", flush=True)
 
 
 def collect(config: Config, folder: Path) -> dict[str, Any]:
@@ -140,7 +140,6 @@ def collect(config: Config, folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m experiments run frontier`."""
     parser = argparse.ArgumentParser("python -m experiments run frontier", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--tasks", nargs="+", help="such as 'QM9, mask'; all by default")
@@ -162,18 +161,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--autocast", action="store_true", help="sample in bfloat16")
     options = parser.parse_args(arguments)
-    config = Config(
-        options.samples,
-        options.candidates,
-        tuple(options.seeds),
-        options.data,
-        options.fcd,
-        tuple(options.text_models),
-        options.text_data,
-        tuple(options.eval_models),
-        str(find_device(options.device)),
-        options.autocast,
-    )
+    given: dict[str, Any] = vars(options) | {"device": str(find_device(options.device))}
+    given = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
+    config = Config(**{each.name: given[each.name] for each in fields(Config)})
     if unknown := set(options.tasks or ()) - set(config.tasks):
         parser.error(f"unknown tasks {sorted(unknown)}; choose from {config.tasks}")
     check_same(config, options.out)

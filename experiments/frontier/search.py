@@ -68,7 +68,6 @@ class Draws:
         write_json(self.path, self.record)
 
     def draw(self, task: Task, sampler: Sampler, seed: int, *, final: bool) -> None:
-        """Draw samples, unless they exist."""
         name = key(sampler, seed)
         if name in self.known:
             return
@@ -103,17 +102,14 @@ class Draws:
 
 
 def key(sampler: Sampler, seed: int) -> str:
-    """The name of a draw."""
     return hashlib.sha256(f"{sampler} {seed}".encode()).hexdigest()[:16]
 
 
 def task_file(folder: Path, task: str) -> Path:
-    """The file of a task."""
     return folder / f"{slug(task)}.json"
 
 
 def unit_file(folder: Path, task: str, budget: int) -> Path:
-    """The file of a task at a budget."""
     return folder / slug(task) / f"{budget}.json"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,11 +24,11 @@ from cwdfm.data.smiles import CanonicalSet
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.metrics.chemnet import Moments, activations
-from cwdfm.metrics.molecule import score_molecules
 from cwdfm.metrics.text import sample_entropies
 from cwdfm.solver import Samples
 from experiments.frontier.evaluators import Evaluator, load_evaluator
 from experiments.frontier.families import SCHEDULE, TEMPERATURES, Sampler
+from experiments.tasks.score import molecule_counts
 
 VOCAB, LENGTH = 2, 8  # of the exact targets
 COUNTS = ("valid", "unique", "novel")
@@ -46,6 +46,7 @@ Candidates = Sequence[tuple[Sampler, Scores]]
 class Task(ABC):
     """A model, and the scores by which its samples are compared."""
 
+    temperatures: ClassVar[Sequence[float]] = TEMPERATURES  # of the first candidates of a family
     name: str
     masked: bool
     length: int
@@ -71,9 +72,9 @@ class Task(ABC):
         """Draw samples with this seed."""
 
     @property
-    @abstractmethod
     def can_score(self) -> bool:
         """Whether the packages and models that `score` needs are available."""
+        return True
 
     @abstractmethod
     def score_names(self, *, final: bool) -> tuple[str, ...]:
@@ -86,11 +87,6 @@ class Task(ABC):
     @abstractmethod
     def choose(self, tried: Candidates) -> list[Sampler]:
         """Choose the best candidate, or several to interpolate between."""
-
-    @property
-    def temperatures(self) -> Sequence[float]:
-        """The temperatures of the first candidates of a family."""
-        return TEMPERATURES
 
     def further(self, tried: Candidates) -> Sampler | None:
         """Another candidate, given the scores of the first ones; None if there is none."""
@@ -178,10 +174,6 @@ class Exact(Task):
         )
         return Flow(source, schedule).sample(model, sampler.solver, request)
 
-    @property
-    def can_score(self) -> bool:
-        return True
-
     def score_names(self, *, final: bool) -> tuple[str, ...]:
         return ("total variation",)
 
@@ -257,8 +249,7 @@ class Molecules(Trained):
     def score(self, tokens: Tokens, *, final: bool) -> Scores:
         """Valid, unique and novel molecules of 1,024 samples, and FCD."""
         texts = self.texts(tokens)
-        counts = score_molecules(texts, self.training, fold_size=len(texts)).to_json()
-        scores: Scores = {name: counts[name]["mean"] * 1024 / len(texts) for name in COUNTS}
+        scores = molecule_counts(texts, self.training, len(texts))
         if self.fcd and final:
             valid = [molecule for molecule in map(data.canonical, texts) if molecule]
             if len(valid) > 1:
@@ -288,6 +279,7 @@ class Text(Trained):
     or more, the nearest candidate is the result, with its own entropy.
     """
 
+    temperatures = (1.0,)
     evaluator_names: Sequence[str] = ()  # the first one chooses
     device: str = "cpu"
 
@@ -307,12 +299,8 @@ class Text(Trained):
         scores = {"entropy": float(sample_entropies(tokens).mean())}
         used = self.evaluators if final else self.evaluators[:1]
         for k, evaluator in enumerate(used, start=1):
-            scores[f"perplexity {k}"] = evaluator.perplexity(tokens, self.texts)
+            scores[f"perplexity {k}"] = evaluator(tokens, self.texts)
         return scores
-
-    @property
-    def temperatures(self) -> Sequence[float]:
-        return (1.0,)
 
     def further(self, tried: Candidates) -> Sampler | None:
         """The variant with the fewest tries, at the next temperature of the search."""
@@ -358,7 +346,6 @@ class Text(Trained):
 
 
 def by_entropy(scores: Scores) -> float:
-    """The entropy among the scores."""
     return scores["entropy"]
 
 

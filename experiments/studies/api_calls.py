@@ -6,20 +6,17 @@ Each call must end in time, and raise InputError ("refused") or return a valid r
 calls are generated as in `tests/core/test_api.py`; the first that fails is shrunk and recorded.
 """
 
-import argparse
 import signal
 import sys
 import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as seeded
 
-from cwdfm.files import write_json
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 from tests.core.test_api import call_with_arguments, outcome
 
 LIMIT = 600  # seconds after which a call counts as hanging
@@ -57,11 +54,10 @@ def run(seed: int, calls: int) -> tuple[Counter[str], list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Call the public API with random arguments.")
+    parser = study_parser(__doc__)
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1, help="each with its own seed")
-    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.processes)
     share = -(-options.calls // options.processes)
@@ -70,13 +66,9 @@ def main() -> int:
         results = list(pool.map(run, seeds, [share] * len(seeds)))
     outcomes = sum((counts for counts, _ in results), Counter[str]())
     defects = [text for _, texts in results for text in texts]
-    record = {
-        "config": {"calls": options.calls, "seed": options.seed, "processes": options.processes},
-        "outcomes": dict(outcomes),
-        "defects": defects,
-        "seconds": time.perf_counter() - start,
-    }
-    write_json(options.out, provenance() | record)
+    config = {"calls": options.calls, "seed": options.seed, "processes": options.processes}
+    seconds = time.perf_counter() - start
+    save(options.out, config=config, outcomes=outcomes, defects=defects, seconds=seconds)
     print(f"{dict(outcomes)}, {len(defects)} defects; wrote {options.out}")
     return int(bool(defects))
 

@@ -9,9 +9,7 @@ script counts equal tokens, equal molecules, and valid molecules. The network ha
 parameters and sequences of 32 tokens, so the numbers do not carry over to large models.
 """
 
-import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,12 +19,11 @@ from torch import Tensor
 import cwdfm
 from cwdfm.data import load
 from cwdfm.data.smiles import canonical
-from cwdfm.files import write_json
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.results import agreement
 from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.pretrained.decoder import DecoderNetwork
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 from experiments.studies.language_speed import Numbers
 
 SIZES: dict[str, Any] = {
@@ -103,8 +100,7 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what approximate caches change.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--steps", type=int, default=1500, help="training steps")
     parser.add_argument("--n", type=int, default=1000, help="molecules")
     parser.add_argument("--seed", type=int, default=0)
@@ -125,7 +121,7 @@ def main() -> None:
         "loss": loss, "n": options.n, "seed": options.seed, "prompt": PROMPT, "block": BLOCK,
     }  # fmt: skip
     seconds = time.perf_counter() - start
-    write_json(options.out, provenance() | {"config": config, "rows": rows, "seconds": seconds})
+    save(options.out, config=config, rows=rows, seconds=seconds)
 
 
 if __name__ == "__main__":

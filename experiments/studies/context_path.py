@@ -12,23 +12,20 @@ length. Both spans have the same duration, so the clock's resolution and interru
 equally.
 """
 
-import argparse
 import math
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.files import write_json
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.path.algorithm1 import reveal_in_order, reveal_naive
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 
 BATCH = 64
 LENGTHS = (256, 1024, 4096, 8192)
@@ -66,9 +63,7 @@ def median_seconds(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Benchmark the context-weighted path.")
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
+    out = study_parser(__doc__).parse_args().out
     torch.set_num_threads(1)  # the loop has one thread, and CPU time would count other threads
     work = {length: example(length) for length in LENGTHS}
     calls: dict[int, Callable[[], object]] = {
@@ -95,18 +90,16 @@ def main() -> None:
         f"the naive loop costs {speedup:.0f} times the buckets, at least 50": speedup >= 50,
     }
     print(f"ContextPath.sample, 64 x 1024, kappa = 0.5, randomness included: {whole * 1e3:.1f} ms")
-    write_json(
+    config = {"batch": BATCH, "weight": str(WEIGHT), "revealed": "N/2", "seed": 0}
+    config |= {"runs": RUNS, "rounds": ROUNDS, "clock": "CPU time of the process, best of rounds"}
+    save(
         out,
-        provenance()
-        | {
-            "config": {"batch": BATCH, "weight": str(WEIGHT), "revealed": "N/2", "seed": 0}
-            | {"runs": RUNS, "rounds": ROUNDS, "clock": "CPU time of the process, best of rounds"},
-            "seconds": {str(length): row for length, row in rows.items()},
-            "path_sample_seconds": whole,
-            "growth_by_run": growth,
-            "naive_over_buckets_1024": speedup,
-            "claims": targets,
-        },
+        config=config,
+        seconds={str(length): row for length, row in rows.items()},
+        path_sample_seconds=whole,
+        growth_by_run=growth,
+        naive_over_buckets_1024=speedup,
+        claims=targets,
     )
     for target, met in targets.items():
         print(f"{'met' if met else 'MISSED'}: {target}")

@@ -10,12 +10,10 @@ alternate. Times are wall-clock and CPU time (best of the rounds); other process
 less.
 """
 
-import argparse
 import math
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,13 +21,12 @@ import torch._inductor.config
 from torch import Tensor
 
 import cwdfm
-from cwdfm.files import write_json
 from cwdfm.method.flow import Flow
 from cwdfm.model.transformer import DiT
 from cwdfm.pretrained import Pretrained
-from cwdfm.provenance import provenance
 from cwdfm.solver import Euler, Samples, sample
 from cwdfm.source import MaskSource, Source
+from experiments.studies.command import save, study_parser
 
 # Bundled model -> sequences and steps.
 WORK = {
@@ -116,8 +113,7 @@ def compare(name: str, batch: int, steps: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Sampling on a CPU against plain PyTorch.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=list(WORK), default=list(WORK))
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -129,7 +125,7 @@ def main() -> None:
         rows.append(row)
         print(name, row["seconds"], row["evaluations"], row["speedup"], flush=True)
     config = {"threads": THREADS, "rounds": options.rounds, "solver": "euler", "dtype": "float32"}
-    write_json(options.out, provenance() | {"config": config, "rows": rows, "target": TARGET})
+    save(options.out, config=config, rows=rows, target=TARGET)
 
 
 if __name__ == "__main__":

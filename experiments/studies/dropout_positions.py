@@ -8,17 +8,14 @@ tokens of a constant sequence get the same prediction. Dropout breaks this symme
 mode: each position gets a different random vector, from which the network can infer its position.
 """
 
-import argparse
 import math
-from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from cwdfm.files import write_json
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 
 LENGTH, BATCH, STEPS, EVALUATIONS = 16, 16, 1000, 32
 
@@ -47,9 +44,7 @@ def losses(dropout: float, positions: int, seed: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what dropout reveals about positions.")
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
+    out = study_parser(__doc__).parse_args().out
     rows = []
     for positions in (0, LENGTH):
         for dropout in (0.0, 0.1):
@@ -58,7 +53,7 @@ def main() -> None:
                 rows.append({**row, "seed": seed, **losses(dropout, positions, seed)})
                 print(rows[-1], flush=True)
     config = {"length": LENGTH, "batch_size": BATCH, "steps": STEPS, "log_length": math.log(LENGTH)}
-    write_json(out, provenance() | {"config": config, "rows": rows})
+    save(out, config=config, rows=rows)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,14 @@ is the fraction of seeds for which the true value is within two reported standar
 be 95%.
 """
 
-import argparse
 import math
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.files import write_json
 from cwdfm.ops.random import Purpose, uniform_BN
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 
 SCHEDULE = cwdfm.Polynomial(2.0)
 SOURCE = cwdfm.MaskSource(3)
@@ -56,9 +53,7 @@ def summary(estimates: list[tuple[float, float]], truth: float) -> dict[str, flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare two ways to integrate the bound.")
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
+    out = study_parser(__doc__).parse_args().out
     target = torch.rand((3,) * LENGTH, generator=torch.manual_seed(0), dtype=torch.float64) ** 3
     model = cwdfm.ExactPosterior(target, SOURCE, SCHEDULE)
     x_1 = model.states_SN.repeat(COPIES, 1)
@@ -76,7 +71,7 @@ def main() -> None:
         rmse, reported, coverage = row.values()
         print(f"{name:16} {rmse:8.4f} {reported:9.4f} {coverage:9.1%}")
     config = {"draws": DRAWS, "seeds": SEEDS, "sequences": len(x_1), "length": LENGTH, "vocab": 3}
-    write_json(out, provenance() | {"config": config, "truth_nats": truth, "rows": rows})
+    save(out, config=config, truth_nats=truth, rows=rows)
 
 
 if __name__ == "__main__":

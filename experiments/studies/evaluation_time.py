@@ -8,7 +8,6 @@ the statistics of its test sets. The second one reads them. Target: the second t
 minutes on two cores.
 """
 
-import argparse
 import os
 import random
 import sys
@@ -17,8 +16,8 @@ from pathlib import Path
 
 from cwdfm.data.moses import MOSES
 from cwdfm.data.readers import read_column
-from cwdfm.files import write_json
-from cwdfm.provenance import package_version, provenance
+from cwdfm.provenance import package_version
+from experiments.studies.command import save, study_parser
 from experiments.studies.startup import seconds
 
 RUNS = ("empty cache", "cached data")
@@ -33,8 +32,7 @@ def write_molecules(path: Path, n: int, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the evaluation of molecules.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--n", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -52,7 +50,7 @@ def main() -> None:
     versions = {name: package_version(name) for name in ("rdkit", "fcd_torch", "molsets")}
     config = {"n": options.n, "seed": options.seed, "cores": os.cpu_count(), "packages": versions}
     claims = {f"cached data: wall < {TARGET:g} s": rows[RUNS[1]]["wall"] < TARGET}
-    write_json(options.out, provenance() | {"config": config, "seconds": rows, "claims": claims})
+    save(options.out, config=config, seconds=rows, claims=claims)
     sys.exit(not all(claims.values()))
 
 

@@ -8,18 +8,15 @@ than tokens, several tokens are drawn at once, as if they were independent. The 
 how the tokens depend on each other.
 """
 
-import argparse
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.files import write_json
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 
 LENGTH = 8
 STATES = torch.cartesian_prod(*[torch.arange(2)] * LENGTH)  # all sequences, [256, 8]
@@ -87,8 +84,7 @@ def measure(source: cwdfm.Source, target: Tensor, n: int, seeds: int) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare samplers with few evaluations.")
-    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser = study_parser(__doc__)
     parser.add_argument("--n", type=int, default=4_000, help="samples per seed")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
@@ -100,7 +96,7 @@ def main() -> None:
             errors = measure(source, probabilities, options.n, options.seeds)
             rows.append({"source": name, "target": target, "total_variation": errors})
             print(name, target, errors, flush=True)
-    write_json(options.out, provenance() | {"config": config, "rows": rows})
+    save(options.out, config=config, rows=rows)
 
 
 if __name__ == "__main__":

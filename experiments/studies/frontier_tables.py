@@ -44,23 +44,19 @@ def figures(record: Record) -> list[Curves]:
 
 
 def tasks(record: Record) -> list[str]:
-    """The tasks in the order of the record."""
     return list(dict.fromkeys(row["task"] for row in record["rows"]))
 
 
 def budgets(record: Record, task: str) -> list[int]:
-    """The budgets of a task."""
     return sorted({row["budget"] for row in record["rows"] if row["task"] == task})
 
 
 def at(record: Record, task: str, budget: int) -> dict[str, Record]:
-    """The rows of a task at a budget, by family."""
     rows = [row for row in record["rows"] if (row["task"], row["budget"]) == (task, budget)]
     return {row["family"]: row for row in rows}
 
 
 def names(record: Record, task: str) -> list[str]:
-    """The scores of a task; not every sampler has all of them."""
     return list(
         dict.fromkeys(n for row in record["rows"] if row["task"] == task for n in row["scores"])
     )
@@ -125,12 +121,9 @@ def front(record: Record, task: str) -> Table:
         if best is None:
             continue
         name = next(n for n in ("unique", EXACT, "perplexity 1") if n in best["scores"])
-        ahead = Value(None)
-        if recommended is not None:
-            ahead = Value(apart(quality(best), quality(recommended)), None, 1)
+        ahead = None if recommended is None else apart(quality(best), quality(recommended))
         shown = (value(rows.get(EULER), name), value(best, name), value(recommended, name))
-        cost = Value(best["evaluations"], None, 1)
-        lines.append(((str(budget), best["family"]), (*shown, cost, ahead)))
+        lines.append(((str(budget), best["family"]), (*shown, best["evaluations"], ahead)))
     columns = (EULER, "best other", RECOMMENDED, "evaluations of the best", "best ahead by, SE")
     return make_table(f"{task}: the best sampler", "budget, best other", columns, lines)
 
@@ -142,8 +135,7 @@ def scores(record: Record, task: str, name: str) -> Table:
     families = dict.fromkeys(family for found in rows.values() for family in found)
     arrow = "↑" if name in (*COUNTS, "entropy") else "↓"
     lines = [
-        ((family,), [value(rows[budget].get(family), name) for budget in shown])
-        for family in families
+        (family, [value(rows[budget].get(family), name) for budget in shown]) for family in families
     ]
     of = " of 1,024" if name in COUNTS else ""
     columns = [f"{budget} evaluations {arrow}" for budget in shown]
@@ -157,8 +149,7 @@ def weights(record: Record) -> list[Table]:
         pairs = [row["loss"]["model"], row["loss"]["calibrated"], row["right"]]
         pairs += [row["expected"]["model"], row["expected"]["learned"]]
         pairs += [row["error"]["model"], row["error"]["learned"]]
-        shown = (row["temperature"], *pairs)
-        lines.append(((row["model"],), [Value(each, None, 3) for each in shown]))
+        lines.append((row["model"], [row["temperature"], *pairs]))
     columns = (
         "temperature",
         "loss, nats ↓",
@@ -169,7 +160,8 @@ def weights(record: Record) -> list[Table]:
         "calibration error ↓",
         "of the learned confidence ↓",
     )
-    found = [make_table("Calibration on held-out molecules", "model", columns, lines)]
+    title = "Calibration on held-out molecules"
+    found = [make_table(title, "model", dict.fromkeys(columns, 3), lines)]
     n = record["config"]["samples"]
     for model in dict.fromkeys(row["model"] for row in record["samples"]):
         rows = [row for row in record["samples"] if row["model"] == model]
@@ -177,7 +169,7 @@ def weights(record: Record) -> list[Table]:
         for row in rows:
             as_row = {"scores": {name: [row[name]] for name in COUNTS}, "samples": n}
             counts = [value(as_row, name) for name in COUNTS]
-            lines.append(((row["sampler"],), [Value(row["evaluations"], None, 1), *counts]))
+            lines.append((row["sampler"], [row["evaluations"], *counts]))
         title = f"{model}, {record['config']['steps']} steps"
         names = ("evaluations", *(f"{name} of 1,024 ↑" for name in COUNTS))
         found.append(make_table(title, "sampler", names, lines))
@@ -193,13 +185,13 @@ def few_evaluations(record: Record) -> list[Table]:
         rows = [
             (
                 (row["target"], str(evaluations)),
-                [Value(row["total_variation"][name][k], None, 3) for name in samplers],
+                [row["total_variation"][name][k] for name in samplers],
             )
             for row in found
             for k, evaluations in enumerate(record["config"]["evaluations"])
         ]
         title = f"Total variation with few evaluations, {source} source"
-        columns = [f"{name} ↓" for name in samplers]
+        columns = {f"{name} ↓": 3 for name in samplers}
         made.append(make_table(title, "target, evaluations", columns, rows))
     return made
 
@@ -210,7 +202,7 @@ def other_seeds(record: Record) -> list[Table]:
     rows = [
         (
             (row["task"], str(row["budget"]), row["family"]),
-            (Value(row["evaluations"], None, 1), *(value(row, name) for name in COUNTS)),
+            (row["evaluations"], *(value(row, name) for name in COUNTS)),
         )
         for row in record["rows"]
     ]

@@ -1,9 +1,10 @@
 """Run the tests that need a GPU and record their outcomes.
 
 python -m experiments.studies.gpu_tests --out gpu_tests.json -n 8
+
+Other options, such as `-n 8`, are passed to pytest.
 """
 
-import argparse
 import re
 import sys
 import tempfile
@@ -14,8 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from cwdfm.files import write_json
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 
 
 def files() -> list[str]:
@@ -41,10 +41,7 @@ def outcomes(report: Path) -> tuple[Counter[str], dict[str, str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description="Run the tests that need a GPU; other options are passed to pytest."
-    )
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     options, rest = parser.parse_known_args()
     if not torch.cuda.is_available():
         print("no GPU found: all of these tests would be skipped", file=sys.stderr)
@@ -55,8 +52,7 @@ def main() -> int:
         if not report.exists():  # pytest has printed the reason
             return int(code)
         counts, failed = outcomes(report)
-    record = {"config": {}, "exit_code": int(code), "outcomes": counts, "failed": failed}
-    write_json(options.out, provenance() | record)
+    save(options.out, config={}, exit_code=int(code), outcomes=counts, failed=failed)
     print(f"{dict(counts)}; wrote {options.out}")
     return int(code)
 

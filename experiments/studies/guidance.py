@@ -7,7 +7,10 @@ whose property is closest to the request.
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,25 @@ from cwdfm.data.smiles import canonical, parse
 from cwdfm.files import write_json
 from cwdfm.metrics.descriptors import Descriptors
 from cwdfm.metrics.tanimoto import similarities
+from experiments.studies.command import save, study_parser
 
 TARGETS = {"logP": (1.0, 4.0), "QED": (0.6, 0.9)}
 STRENGTHS = (1.0, 2.0, 4.0)
 DRAWS = (2, 4)  # of rejection sampling
 STEPS, ROUNDS = 32, 10
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A requested value of a property, and the guidance towards it."""
+
+    name: str
+    value: float
+    strength: float
+    form: str
+    guidance: Any
+    n: int  # samples
 
 
 def requests() -> Iterator[tuple[str, float]]:
@@ -34,8 +50,16 @@ def requests() -> Iterator[tuple[str, float]]:
             yield name, value
 
 
+def guidance_parser(doc: str | None) -> ArgumentParser:
+    """The options of both studies."""
+    parser = study_parser(doc)
+    parser.add_argument("--work", type=Path, required=True, help="a folder of finished settings")
+    parser.add_argument("--n", type=int, default=128, help="samples per setting")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
 def draw(trained: Any, n: int, seed: int, guidance: Any = ()) -> Record:
-    """Samples with their cost."""
     start = time.perf_counter()
     out = trained.generate(
         cwdfm.Euler(),
@@ -105,13 +129,19 @@ def unguided(pool: Mapping[str, Any], n: int) -> list[Record]:
     return rows
 
 
-def guided(
-    path: Path, make: Callable[[], Record], name: str, value: float, strength: float, form: str
-) -> Record:
-    """The row of a guided setting, whose samples are kept in a file."""
-    found = kept(path, make)
-    row = {"property": name, "requested": value, "strength": strength, "form": form}
-    cost = {key: found[key] for key in ("evaluations", "seconds")}
-    row |= cost | scores(found["texts"], name, value)
-    print(row, flush=True)
-    return row
+def compare(trained: Any, settings: Iterable[Setting], options: Namespace, **config: Any) -> None:
+    """Measure every setting, and rejection sampling beside them; finished settings are kept."""
+    work, n, seed = options.work, options.n, options.seed
+    work.mkdir(parents=True, exist_ok=True)
+    pool = kept(work / "unguided.json", partial(draw, trained, n * max(DRAWS), seed))
+    rows = unguided(pool, n)
+    for each in settings:
+        name, value = each.name, each.value
+        path = work / f"{name}-{value:g}-{each.strength:g}-{each.form}.json"
+        found = kept(path, partial(draw, trained, each.n, seed, each.guidance))
+        row = {"property": name, "requested": value, "strength": each.strength, "form": each.form}
+        cost = {key: found[key] for key in ("evaluations", "seconds")}
+        rows.append(row | cost | scores(found["texts"], name, value))
+        print(rows[-1], flush=True)
+    config |= {"n": n, "seed": seed, "steps": STEPS, "rounds": ROUNDS}
+    save(options.out, config=config, rows=rows)

@@ -10,13 +10,9 @@ CUDA graph, as in sampling. Algorithm 1 is left out: torch.compile has no loop t
 (TRITON_INTERPRET=1 CWDFM_FUSED=on).
 """
 
-import argparse
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.device import find_device
-from cwdfm.files import write_json
 from cwdfm.model.attention import FullAttention, attend
 from cwdfm.ops.adaptive_norm import Residual, add_norm
 from cwdfm.ops.attention import rotary, rotate_qkv
@@ -34,8 +29,9 @@ from cwdfm.ops.dispatch import plain
 from cwdfm.ops.head_draw import head_draw
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from cwdfm.ops.random import Purpose, uniform
-from cwdfm.provenance import provenance
 from cwdfm.weight.entropy import prediction_entropy
+from experiments.bench.measure import timed
+from experiments.studies.command import save, study_parser
 
 CALLS, ROUNDS = 20, 5  # calls per measurement, and measurements of which the median counts
 Function = Callable[..., Any]
@@ -96,25 +92,17 @@ def text_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     head_width = sizes.width // sizes.heads
     qkv = make(sizes.batch, sizes.length, 3, sizes.heads, head_width, dtype=torch.bfloat16)
     angles = rotary(torch.arange(sizes.length, device=device), head_width)
-    rotate = partial(_rotate, angles)
+    rotate = partial(rotate_qkv, rotation=angles)
     for backward in (False, True):
         yield Case("rotary embedding of packed qkv", (qkv,), rotate, rotate, backward)
     short = (sizes.molecules, sizes.molecule_length, 3, sizes.heads, head_width)
     angles = rotary(torch.arange(sizes.molecule_length, device=device), head_width)
     attention = FullAttention().attention_fn(0, sizes.molecule_length, device)
     half = torch.float16 if device.type == "cpu" else torch.bfloat16
+    call = partial(attend, rotation=angles, attention=attention)
     for backward in (False, True):
-        call = partial(_attend, angles, attention)
         inputs = (make(short, dtype=half),)
         yield Case("attention over short sequences", inputs, call, call, backward)
-
-
-def _rotate(angles: tuple[Tensor, Tensor], qkv: Tensor) -> Any:
-    return rotate_qkv(qkv, angles)
-
-
-def _attend(angles: tuple[Tensor, Tensor], attention: Any, qkv: Tensor) -> Tensor:
-    return attend(qkv, angles, attention)
 
 
 def head_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
@@ -156,16 +144,15 @@ def head_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     yield Case("entropy and confidence of logits", (logits,), row_summary, _summary)
     index = torch.arange(sizes.batch, device=device)[:, None]
     position = torch.arange(sizes.length, device=device)[None]
-    draw = partial(_uniform, position)
+
+    def draw(index: Tensor) -> Tensor:
+        return uniform(0, Purpose.PROPOSAL, index, 3, position)
+
     yield Case("counter-based uniforms", (index,), draw, draw)
 
 
 def _summary(logits: Tensor) -> tuple[Tensor, Tensor]:
     return prediction_entropy(logits), logits.float().softmax(-1).amax(-1)
-
-
-def _uniform(position: Tensor, index: Tensor) -> Tensor:
-    return uniform(0, Purpose.PROPOSAL, index, 3, position)
 
 
 def decoder_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
@@ -186,42 +173,32 @@ def decoder_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         heads = make(1, tokens, 2 * sizes.decoder_heads, width)
         inputs = (heads, cos[None], sin[None])
         yield Case("rotary embedding of heads", inputs, rotate_heads, rotate_heads)
-    capped = partial(_softcap, make(min(sizes.decoder_tokens), sizes.vocab))
-    yield Case("softcap of logits", (capped.args[0],), capped, capped)
 
+    def capped(raw: Tensor) -> tuple[Tensor, Tensor]:
+        return softcap(raw.clone(), 30.0, 0.8)  # overwrites its input
 
-def _softcap(raw: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-    return softcap(raw.clone(), 30.0, 0.8)  # overwrites its input
+    logits = make(min(sizes.decoder_tokens), sizes.vocab)
+    yield Case("softcap of logits", (logits,), capped, capped)
 
 
 def milliseconds(call: Callable[[], Any], *, graph: bool, device: torch.device) -> float:
     """The median time of a call."""
     for _ in range(3):
         call()
-    if device.type != "cuda":
-        begin = time.perf_counter()
-        call()
-        return 1e3 * (time.perf_counter() - begin)
-    repeat: Callable[[], None] = partial(_repeat, call)
-    if graph:
+    cuda = device.type == "cuda"
+    calls, rounds = (CALLS, ROUNDS) if cuda else (1, 1)
+
+    def repeat() -> None:
+        for _ in range(calls):
+            call()
+
+    work: Callable[[], object] = repeat
+    if graph and cuda:
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
             repeat()
-        repeat = captured.replay
-    found: list[float] = []
-    for _ in range(ROUNDS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        repeat()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(float(start.elapsed_time(end)) / CALLS)
-    return statistics.median(found)
-
-
-def _repeat(call: Callable[[], Any]) -> None:
-    for _ in range(CALLS):
-        call()
+        work = captured.replay
+    return 1e3 * timed(work, device, repeats=rounds, warmup=0).seconds / calls
 
 
 def measure(case: Case, device: torch.device) -> dict[str, Any]:
@@ -289,8 +266,7 @@ def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Triton kernels beside torch.compile.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
@@ -306,7 +282,7 @@ def main() -> None:
                 f"ratio {row['ratio']:.2f}, difference {row['difference']:.1e}",
                 flush=True,
             )
-    write_json(options.out, provenance() | {"sizes": asdict(sizes), "rows": rows})
+    save(options.out, sizes=asdict(sizes), rows=rows)
 
 
 if __name__ == "__main__":

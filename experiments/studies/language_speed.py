@@ -13,13 +13,11 @@ selects what is measured:
 - gemma: with 6 of its 30 layers, a step here against one of transformers' `generate`.
 """
 
-import argparse
 import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +25,6 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.errors import NotInstalled
-from cwdfm.files import write_json
 from cwdfm.language.block import BlockModel, Limits
 from cwdfm.language.generate import generate_text
 from cwdfm.language.model import LanguageModel
@@ -36,8 +33,11 @@ from cwdfm.language.session import CacheKind, Canvas, ColumnSession
 from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.model.predict import evaluating
 from cwdfm.pretrained.decoder import DecoderNetwork
-from cwdfm.provenance import provenance
-from experiments.bench.measure import timed
+from experiments.bench.bounds import Ceilings, Work
+from experiments.bench.measure import measure_ceilings, timed
+from experiments.bench.settings import Settings
+from experiments.studies.command import save, study_parser
+from experiments.studies.language_tables import language_speed
 from experiments.studies.published_llada import published_step
 
 LLADA = DecoderConfig(126_464, 4096, 32, 32, 32, 128, 12_288, 500_000.0, 1e-5)
@@ -67,25 +67,12 @@ class Setting:
     """What is measured on which device."""
 
     device: torch.device
-    dtype: torch.dtype
-    tiny: bool
-
-    @property
-    def new(self) -> int:
-        return 16 if self.tiny else 256
-
-    @property
-    def block(self) -> int:
-        return 8 if self.tiny else 32
-
-    @property
-    def prompts(self) -> tuple[int, ...]:
-        """Tokens of the prompts: few-shot, as in Fast-dLLM's measurements, and short."""
-        return (12,) if self.tiny else (1024, 128)
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return (1, 2) if self.tiny else (1, 16)
+    dtype: torch.dtype = torch.bfloat16
+    tiny: bool = False
+    new: int = 256  # tokens to generate
+    block: int = 32
+    prompts: tuple[int, ...] = (1024, 128)  # tokens: few-shot, as Fast-dLLM measures, and short
+    batches: tuple[int, ...] = (1, 16)
 
 
 class Numbers:
@@ -108,7 +95,6 @@ class Numbers:
 
 
 def make_llada(setting: Setting) -> LanguageModel:
-    """A network of LLaDA's shape with random weights."""
     config = TINY if setting.tiny else LLADA
     with torch.device("meta"):
         decoder = Decoder(config).to(setting.dtype)
@@ -170,35 +156,18 @@ def our_seconds(
     return (long.seconds - short.seconds) / (more - few)
 
 
-@dataclass(frozen=True)
-class Ceilings:
-    """The speeds of the machine."""
-
-    flops: float  # per second, of a large matrix product
-    bytes: float  # per second, of a copy
-
-    @staticmethod
-    def measure(setting: Setting) -> "Ceilings":
-        size = 64 if setting.tiny else 8192
-        left, right = torch.randn(2, size, size, device=setting.device, dtype=setting.dtype)
-        product = timed(partial(torch.mm, left, right), setting.device, warmup=3)
-        source = torch.zeros(2**16 if setting.tiny else 2**31, dtype=torch.uint8).to(setting.device)
-        target = torch.empty_like(source)
-        copy = timed(partial(target.copy_, source), setting.device, warmup=3)
-        return Ceilings(2 * size**3 / product.seconds, 2 * source.numel() / copy.seconds)
-
-    def seconds(
-        self, config: DecoderConfig, batch: int, tokens: int, keys: int, rows: float
-    ) -> float:
-        """The bound of a step of `tokens` per sequence that attend to `keys`, with `rows` logits."""
-        attention = config.heads * config.head_width
-        layer = config.width * (2 * attention + 2 * config.kv_heads * config.head_width)
-        weights = config.depth * (layer + 3 * config.width * config.mlp_width)
-        head = config.width * config.num_tokens
-        products = 2 * batch * (tokens * weights + rows * head)
-        products += 4 * batch * tokens * keys * attention * config.depth
-        cache = 2 * batch * keys * config.kv_heads * config.head_width * config.depth
-        return max(products / self.flops, 2 * (weights + head + cache) / self.bytes)
+def step_bound(
+    ceilings: Ceilings, config: DecoderConfig, batch: int, tokens: int, keys: int, rows: float
+) -> float:
+    """The bound of a step of `tokens` per sequence that attend to `keys`, with `rows` logits."""
+    attention = config.heads * config.head_width
+    layer = config.width * (2 * attention + 2 * config.kv_heads * config.head_width)
+    weights = config.depth * (layer + 3 * config.width * config.mlp_width)
+    head = config.width * config.num_tokens
+    products = 2 * batch * (tokens * weights + rows * head)
+    products += 4 * batch * tokens * keys * attention * config.depth
+    cache = 2 * batch * keys * config.kv_heads * config.head_width * config.depth
+    return Work(products, 2 * (weights + head + cache)).seconds(ceilings)
 
 
 def bounds(ceilings: Ceilings, setting: Setting, batch: int, prompt: int) -> dict[str, float]:
@@ -206,7 +175,7 @@ def bounds(ceilings: Ceilings, setting: Setting, batch: int, prompt: int) -> dic
     config = TINY if setting.tiny else LLADA
     total, block, blocks = prompt + setting.new, setting.block, setting.new // setting.block
     rows = block / 2  # masked tokens, on average
-    bound = partial(ceilings.seconds, config, batch)
+    bound = partial(step_bound, ceilings, config, batch)
     full, share = bound(total, total, rows), 1 / block  # the first step of a block is complete
     rest = [bound(total - prompt - k * block, total, rows) for k in range(blocks)]
     found = {"published": bound(total, total, total), "none": full}
@@ -217,7 +186,8 @@ def bounds(ceilings: Ceilings, setting: Setting, batch: int, prompt: int) -> dic
 
 def compare_llada(model: LanguageModel, setting: Setting) -> list[dict[str, Any]]:
     """Tokens per second by batch and prompt; every way reveals one token per step."""
-    rows, ceilings = [], Ceilings.measure(setting)
+    rows = []
+    ceilings = measure_ceilings(Settings("tiny" if setting.tiny else "full", setting.device))
     _free()
     for prompt in setting.prompts:
         for batch in setting.batches:
@@ -334,18 +304,9 @@ def compare_gemma(setting: Setting) -> list[dict[str, Any]] | str:
 def _per_step(run: Callable[[int], None], setting: Setting) -> dict[str, float]:
     """The difference between many steps and few, divided by their number."""
     few, many = 2, 10 if setting.tiny else 18
-    run(few)
-    _synchronize(setting.device)
-    if setting.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     short, long = (timed(partial(run, n), setting.device, repeats=3) for n in (few, many))
     each = (long.seconds - short.seconds) / (many - few)
     return {"ms": 1e3 * each, "memory_gb": long.memory_gb or 0.0}
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _free() -> None:
@@ -354,60 +315,17 @@ def _free() -> None:
         torch.cuda.empty_cache()
 
 
-def print_tables(record: dict[str, Any]) -> None:
-    """The measured numbers, and how they compare."""
-    for name, show in (
-        ("llada", _print_llada),
-        ("weights", _print_weights),
-        ("gemma", _print_gemma),
-    ):
-        if isinstance(record.get(name), str):
-            print(f"{name}: not measured: {record[name]}")
-        elif name in record:
-            show(record[name])
-
-
-def _print_llada(rows: list[dict[str, Any]]) -> None:
-    print("LLaDA-8B shape, tokens/s (times the published algorithm; share of the bound)")
-    for row in rows:
-        rate, bound = row["tokens_per_second"], row["bound"]
-        parts = [
-            f"{way} {x:.1f} ({x / rate['published']:.2f}x; {x / bound[way]:.0%})"
-            for way, x in rate.items()
-        ]
-        print(f"  prompt {row['prompt']:>4}, batch {row['batch']:>2}: {', '.join(parts)}")
-
-
-def _print_weights(rows: list[dict[str, Any]]) -> None:
-    print("steps of Euler with and without a weight, and of TopK, ms")
-    for row in rows:
-        plain = row["ms"]["none"]
-        parts = [f"{name} {ms:.2f} ({ms / plain - 1:+.1%})" for name, ms in row["ms"].items()]
-        print(f"  batch {row['batch']:>2}: {', '.join(parts)}")
-
-
-def _print_gemma(rows: list[dict[str, Any]]) -> None:
-    print("DiffusionGemma shape, 6 layers, ms per step (GB)")
-    for row in rows:
-        parts = [
-            f"{name} {row[name]['ms']:.1f} ({row[name]['memory_gb']:.1f})"
-            for name in ("transformers", "cwdfm")
-        ]
-        print(f"  batch {row['batch']}: {', '.join(parts)}")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the speed of text generation.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--tiny", action="store_true", help="small networks, for a check on a CPU")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="the default: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    device = torch.device(options.device)
-    dtype = torch.float32 if options.tiny else torch.bfloat16
-    setting = Setting(device, dtype, options.tiny)
+    setting = Setting(torch.device(options.device))
+    if options.tiny:
+        setting = Setting(setting.device, torch.float32, True, 16, 8, (12,), (1, 2))
     start = time.perf_counter()
-    record: dict[str, Any] = {"config": {"tiny": options.tiny, "dtype": str(dtype)}}
+    record: dict[str, Any] = {"config": {"tiny": options.tiny, "dtype": str(setting.dtype)}}
 
     def measure(name: str, work: Callable[[], Any]) -> None:
         """Record a case, or why it failed: the other cases are not lost."""
@@ -417,7 +335,7 @@ def main() -> None:
             record[name] = f"{type(error).__name__}: {error}"[:500]
         _free()
         record["seconds"] = time.perf_counter() - start
-        write_json(options.out, {**provenance(), **record})
+        save(options.out, **record)
 
     with torch.no_grad():
         if {"llada", "weights"} & set(options.cases):
@@ -431,7 +349,11 @@ def main() -> None:
         if "gemma" in options.cases:
             measure("gemma", lambda: compare_gemma(setting))
     print(f"{record['seconds']:.0f} s; wrote {options.out}")
-    print_tables(record)
+    for name in CASES:
+        if isinstance(record.get(name), str):
+            print(f"{name}: not measured: {record[name]}")
+    for table in language_speed(record):
+        print(table.markdown())
 
 
 if __name__ == "__main__":

@@ -2,49 +2,51 @@
 
 from typing import Any
 
-from experiments.table import Table, Value, make_table
+from experiments.table import Table, make_table
 
 Record = dict[str, Any]
 CACHES = {"none": "no cache", "prefix": "prefix", "dual": "dual"}
 PEERS = ("transformers", "cwdfm")
 
 
-def _published(row: Record) -> list[Value]:
+def _published(row: Record) -> list[float | None]:
     """Tokens per second of the published algorithm, speedups over it, and fractions of bounds."""
     rate, bound = row["tokens_per_second"], row["bound"]
-    values = [Value(rate["published"], None, 1)]
+    values: list[float | None] = [rate["published"]]
     for divisor in (dict.fromkeys(CACHES, rate["published"]), bound):
-        ratios = (rate[name] / divisor[name] if name in rate else None for name in CACHES)
-        values += [Value(ratio, None, 2) for ratio in ratios]
+        values += [rate[name] / divisor[name] if name in rate else None for name in CACHES]
     return values
 
 
+def llada(rows: list[Record]) -> Table:
+    """Speedups over LLaDA's published algorithm."""
+    lines = [((f"{row['prompt']:,}", str(row["batch"])), _published(row)) for row in rows]
+    columns = {"published, tokens/s ↑": 1}
+    columns |= {f"{name}, speedup ↑": 2 for name in CACHES.values()}
+    columns |= {f"{name}, of the bound ↑": 2 for name in CACHES.values()}
+    return make_table("LLaDA-8B's shape, random weights", "prompt, batch", columns, lines)
+
+
+def weights(rows: list[Record]) -> Table:
+    """The cost of a step with and without a weight."""
+    lines = [(str(row["batch"]), row["ms"].values()) for row in rows]
+    columns = {f"{'Euler' if name == 'none' else name}, ms ↓": 2 for name in rows[0]["ms"]}
+    return make_table("A cached step of LLaDA-8B's shape", "batch", columns, lines)
+
+
+def gemma(rows: list[Record]) -> Table:
+    """DiffusionGemma beside the implementation of transformers."""
+    costs = [(key, name) for key in ("ms", "memory_gb") for name in PEERS]
+    lines = [(str(row["batch"]), [row[name][key] for key, name in costs]) for row in rows]
+    columns = [f"{name}, {'ms' if key == 'ms' else 'GB'} ↓" for key, name in costs]
+    return make_table("A step of DiffusionGemma's shape, 6 layers", "batch", columns, lines)
+
+
 def language_speed(record: Record) -> list[Table]:
-    """Speedups over LLaDA's published algorithm, cost of weights, and DiffusionGemma."""
-    llada = [
-        ((f"{row['prompt']:,}", str(row["batch"])), _published(row)) for row in record["llada"]
-    ]
-    speedups = tuple(f"{name}, speedup ↑" for name in CACHES.values())
-    reached = tuple(f"{name}, of the bound ↑" for name in CACHES.values())
-    weights = [
-        ((str(row["batch"]),), [Value(ms, None, 2) for ms in row["ms"].values()])
-        for row in record["weights"]
-    ]
-    names = tuple(record["weights"][0]["ms"])
-    solvers = tuple(f"{'Euler' if name == 'none' else name}, ms ↓" for name in names)
-    gemma = [
-        (
-            (str(row["batch"]),),
-            [Value(row[name][key], None, 1) for key in ("ms", "memory_gb") for name in PEERS],
-        )
-        for row in record["gemma"]
-    ]
-    costs = tuple(f"{name}, {unit} ↓" for unit in ("ms", "GB") for name in PEERS)
-    published = ("published, tokens/s ↑", *speedups, *reached)
+    """A table for every case that was measured."""
+    cases = {"llada": llada, "weights": weights, "gemma": gemma}
     return [
-        make_table("LLaDA-8B's shape, random weights", "prompt, batch", published, llada),
-        make_table("A cached step of LLaDA-8B's shape", "batch", solvers, weights),
-        make_table("A step of DiffusionGemma's shape, 6 layers", "batch", costs, gemma),
+        make(record[name]) for name, make in cases.items() if isinstance(record.get(name), list)
     ]
 
 

@@ -1,6 +1,5 @@
 """The tables of the studies on molecules."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,18 +24,16 @@ LABELS = {
 
 
 def label(text: str) -> str:
-    """The current name of a recorded label."""
     return LABELS.get(text, text)
 
 
-def counts(row: Record) -> tuple[Value, ...]:
+def counts(row: Record) -> list[float]:
     """Valid, unique and novel molecules: means over folds."""
     found = (row[name] for name in ("valid", "unique", "novel"))
-    return tuple(Value(x["mean"] if isinstance(x, dict) else x) for x in found)
+    return [x["mean"] if isinstance(x, dict) else x for x in found]
 
 
 def solver_table(record: Record) -> list[Table]:
-    """Molecules by source, solver and number of steps."""
     order = ["Euler", "Neighbor", "Entropy"]
     rows = [((r["source"], r["solver"].capitalize(), str(r["steps"])), r) for r in record["rows"]]
     rows.sort(key=lambda row: (row[0][0] == "mask", order.index(row[0][1]), int(row[0][2])))
@@ -46,11 +43,11 @@ def solver_table(record: Record) -> list[Table]:
 
 def limits(record: Record) -> list[Table]:
     """Results of changing one thing in the training recipe at a time."""
-    columns = ("training steps", "bound, nats/token ↓", *COUNTS)
+    columns = {"training steps": 1, "bound, nats/token ↓": 3} | dict.fromkeys(COUNTS, 1)
     rows = [
         (
             (label(row["cell"]), row["solver"].capitalize()),
-            (Value(row["steps"]), Value(row["validation"]["elbo"], None, 3), *counts(row)),
+            (row["steps"], row["validation"]["elbo"], *counts(row)),
         )
         for row in record["rows"]
     ]
@@ -64,9 +61,8 @@ def causes(record: Record) -> list[Table]:
 
 
 def endings(record: Record) -> list[Table]:
-    """Results of decoding the same sequences in different ways."""
     rows = [
-        ((*row["labels"], label(row["reading"])), (Value(100 * row["empty"]), *counts(row)))
+        ((*row["labels"], label(row["reading"])), (100 * row["empty"], *counts(row)))
         for row in record["rows"]
     ]
     labels, columns = "loss, solver, steps, decoding", ("empty, %", *COUNTS)
@@ -112,7 +108,7 @@ SAMPLER = "model, solver, steps, temperature, post-processing"
 def searched(title: str, record: Record) -> list[Table]:
     """Every sampler of a search."""
     rows = sorted(record["rows"], key=lambda row: (row["model"], *_order(setting_of(row))))
-    made = [(sampler(row), (Value(row.get("evaluations")), *counts(row))) for row in rows]
+    made = [(sampler(row), (row.get("evaluations"), *counts(row))) for row in rows]
     return [make_table(title, SAMPLER, ("evaluations ↓", *COUNTS), made)]
 
 
@@ -140,19 +136,21 @@ def best(title: str, thresholds: Sequence[int], record: Record) -> list[Table]:
                 continue
             row, kept = max(enough, key=lambda option: option[1]["novel"])
             bar = f"{kept['least']:.4f}, {kept['share']:.0%}" if kept["share"] < 1 else ""
-            values = (Value(row["evaluations"] / kept["share"]), *counts(kept))
+            values = (row["evaluations"] / kept["share"], *counts(kept))
             rows.append(((*sampler(row), bar, str(least)), values))
     made = make_table(title, SAMPLER, ("evaluations ↓", *COUNTS), rows)
     return [replace(made, labels=(*made.labels, "plausibility, share kept", "at least"))]
 
 
 def finetune(record: Record) -> list[Table]:
-    """Before and after fine-tuning."""
     columns = ("aromatic, %", "valid of 512 ↑", *COUNTS[1:], "copies, % ↓")
-    rows = []
-    for row in record["rows"]:
-        aromatic, copied = Value(100 * row["aromatic_share"]), Value(100 * row["copied_share"])
-        rows.append(((row["model"],), (aromatic, *counts(row["scores"]), copied)))
+    rows = [
+        (
+            row["model"],
+            (100 * row["aromatic_share"], *counts(row["scores"]), 100 * row["copied_share"]),
+        )
+        for row in record["rows"]
+    ]
     return [make_table("Fine-tuning on aromatic molecules", "model", columns, rows)]
 
 
@@ -160,50 +158,41 @@ def seeds(record: Record) -> list[Table]:
     """One sampler for several trainings: each with its spread over folds, and their mean."""
     rows = sorted(record["rows"], key=lambda row: row["training_seed"])
     names = ("valid", "unique", "novel")
-
-    def spread(numbers: Sequence[float], digits: int = 1) -> Value:
-        deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
-        return Value(statistics.fmean(numbers), deviation, digits)
-
-    made = [
+    made: list[tuple[str, list[Value | float | None]]] = [
         (
-            (str(row["training_seed"]),),
-            (Value(row["evaluations"]), *(spread(row["folds"][name]) for name in names)),
+            str(row["training_seed"]),
+            [row["evaluations"], *(Value.mean(row["folds"][name]) for name in names)],
         )
         for row in rows
     ]
-    means = [spread([row[name] for row in rows]) for name in ("evaluations", *names)]
-    made.append((("mean",), tuple(means)))
+    means = [Value.mean([row[name] for row in rows]) for name in ("evaluations", *names)]
+    made.append(("mean", [*means]))
     title, columns = "Repeated with all samples kept", ("evaluations ↓", *COUNTS)
     return [make_table(title, "training seed", columns, made)]
 
 
 def scaffolds(record: Record) -> list[Table]:
-    """Samples that contain the scaffolds of drugs."""
     counted = ("samples", "valid ↑", "contain it ↑", "distinct ↑")
     columns = (*counted, "pass the filters, %", "evaluations ↓")
     rows = []
     for row in record["rows"]:
-        counts = (row[name] for name in ("samples", "valid", "with_scaffold", "distinct"))
-        values = (*map(Value, counts), Value(100 * row["filters"]), Value(row["evaluations"]))
+        counts = [row[name] for name in ("samples", "valid", "with_scaffold", "distinct")]
+        values = (*counts, 100 * row["filters"], row["evaluations"])
         rows.append(((row["drug"], f"`{row['scaffold']}`"), values))
     return [make_table("Scaffolds of drugs", "drug, scaffold", columns, rows)]
 
 
 def evaluation_time(record: Record) -> list[Table]:
-    """Time of `cwdfm eval` with all metrics."""
-    rows = [
-        ((name,), (Value(spent["cpu"], None, 0), Value(spent["wall"], None, 0)))
-        for name, spent in record["seconds"].items()
-    ]
+    rows = [(name, (spent["cpu"], spent["wall"])) for name, spent in record["seconds"].items()]
     config = record["config"]
     title = f"Evaluating {config['n']:,} molecules against MOSES, {config['cores']} cores"
-    return [make_table(title, "run", ("CPU seconds ↓", "seconds ↓"), rows)]
+    return [make_table(title, "run", {"CPU seconds ↓": 0, "seconds ↓": 0}, rows)]
 
 
 def guidance(title: str, record: Record) -> list[Table]:
     """Requested and obtained property by strength of guidance, beside rejection sampling."""
-    columns = ("samples", "valid, % ↑", "obtained", "error ↓", "diversity ↑", "evaluations ↓")
+    columns = {"samples": 1, "valid, % ↑": 1, "obtained": 2, "error ↓": 3, "diversity ↑": 3}
+    columns["evaluations ↓"] = 0
     rows = []
     for row in sorted(record["rows"], key=lambda row: (row["property"], row["requested"])):
         if "draws" in row:
@@ -212,12 +201,12 @@ def guidance(title: str, record: Record) -> list[Table]:
             form = ", exact form" if row["form"] == "exact" else ""
             how = f"strength {row['strength']:g}{form}"
         values = (
-            Value(row["samples"]),
-            Value(100 * row["valid"]),
-            Value(row.get("obtained"), None, 2),
+            row["samples"],
+            100 * row["valid"],
+            row.get("obtained"),
             Value(row.get("error"), row.get("standard_error"), 3),
-            Value(row.get("diversity"), None, 3),
-            Value(row["evaluations"], None, 0),
+            row.get("diversity"),
+            row["evaluations"],
         )
         rows.append(((row["property"], f"{row['requested']:g}", how), values))
     return [make_table(title, "property, requested, sampling", columns, rows)]

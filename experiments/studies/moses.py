@@ -54,39 +54,29 @@ SMOKE = "--model debug --batch-size 16 --warmup 1 --log-every 2 --checkpoint-eve
 SMOKE += " --validate-every 1000 --elbo-rows 0 --previews 0 --validation-rows 2"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A sampling setting: a label, and the arguments of `cwdfm.generate`."""
-
-    label: str
-    solver: Any = None
-    steps: int = 64
-    options: tuple[tuple[str, Any], ...] = ()
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `cwdfm.generate`."""
-        return {"solver": self.solver, "steps": self.steps, **dict(self.options)}
+def setting(solver: Any = None, steps: int = 64, **options: Any) -> dict[str, Any]:
+    """The arguments of `cwdfm.generate`."""
+    return {"solver": solver, "steps": steps, **options}
 
 
-KAPPA = ("grid", "kappa")
 EXACT = cwdfm.Euler(hazard="integrated")
 UNLIKELY = cwdfm.Gibbs(EXACT, tokens=4, select="unlikely", begin=0.3)
-GROWN = cwdfm.Neighbor(1, 8.0, "cut")
-RESAMPLE = ("resample", cwdfm.Resample(40))
+GROWN = cwdfm.FirstHitting(cwdfm.Neighbor(1, 8.0, "cut"))
+RESAMPLE = cwdfm.Resample(40)
 
 MASK = "--source mask --masked-only"
-UNIFORM_SETTINGS = (
-    Setting("euler-64", EXACT, 64, (KAPPA,)),
-    Setting("gibbs-64", UNLIKELY, 64, (KAPPA,)),
-    Setting("gibbs-64-resample", UNLIKELY, 64, (KAPPA, RESAMPLE)),
-    Setting("gibbs-256-resample", UNLIKELY, 256, (KAPPA, RESAMPLE)),
-)
-MASK_SETTINGS = (
-    Setting("first-hitting", cwdfm.FirstHitting(), LENGTH),
-    Setting("grown", cwdfm.FirstHitting(GROWN), LENGTH),
-    Setting("grown-resample", cwdfm.FirstHitting(GROWN), LENGTH, (RESAMPLE,)),
-)
-TOKENS = (Setting("tokens", None, LENGTH),)
+UNIFORM_SETTINGS = {
+    "euler-64": setting(EXACT, grid="kappa"),
+    "gibbs-64": setting(UNLIKELY, grid="kappa"),
+    "gibbs-64-resample": setting(UNLIKELY, grid="kappa", resample=RESAMPLE),
+    "gibbs-256-resample": setting(UNLIKELY, 256, grid="kappa", resample=RESAMPLE),
+}
+MASK_SETTINGS = {
+    "first-hitting": setting(cwdfm.FirstHitting(), LENGTH),
+    "grown": setting(GROWN, LENGTH),
+    "grown-resample": setting(GROWN, LENGTH, resample=RESAMPLE),
+}
+ANCESTRAL = {"ancestral-64": setting(), "ancestral-256": setting(steps=256)}
 
 
 @dataclass(frozen=True)
@@ -94,7 +84,7 @@ class Run:
     """Options of `cwdfm train moses-small`, sampling settings, and the representation of the data."""
 
     options: str
-    settings: tuple[Setting, ...]
+    settings: dict[str, dict[str, Any]]
     representation: str = SmilesTokenizer.kind
 
 
@@ -113,10 +103,12 @@ RUNS: dict[str, Run] = {
     "uniform-4m": Run(SMALL, UNIFORM_SETTINGS),
     "uniform-4m-selfies": Run(SMALL, UNIFORM_SETTINGS, SelfiesTokenizer.kind),
     "uniform-4m-conditions": Run(f"{SMALL} --condition logp qed", UNIFORM_SETTINGS),
-    "ar": Run("--method ar", TOKENS),
-    "mdlm": Run("--method mdlm", (Setting("ancestral-64"), Setting("ancestral-256", None, 256))),
-    "sedd": Run("--method sedd", (Setting("analytic-64"), Setting("analytic-256", None, 256))),
-    "bd3lm": Run("--method bd3lm --block 8", (Setting("ancestral-64"), Setting("256", None, 256))),
+    "ar": Run("--method ar", {"tokens": setting(steps=LENGTH)}),
+    "mdlm": Run("--method mdlm", ANCESTRAL),
+    "sedd": Run("--method sedd", {"analytic-64": setting(), "analytic-256": setting(steps=256)}),
+    "bd3lm": Run(
+        "--method bd3lm --block 8", {"ancestral-64": setting(), "256": setting(steps=256)}
+    ),
 }
 
 
@@ -178,26 +170,30 @@ def sample(options: argparse.Namespace) -> None:
     folder.mkdir(exist_ok=True)
     for name in options.runs:
         trained = cwdfm.load(options.work / name, device)
-        for setting in RUNS[name].settings:
-            path = folder / f"{name}-{setting.label}-{options.seed}.jsonl"
+        for label, arguments in RUNS[name].settings.items():
+            path = folder / f"{name}-{label}-{options.seed}.jsonl"
             if path.exists() or time.monotonic() > end:
                 print(f"{path.name}: {'exists' if path.exists() else 'no time left'}")
                 continue
-            setting = replace(setting, steps=4) if smoke and setting.steps > LENGTH else setting
+            if smoke and arguments["steps"] > LENGTH:
+                arguments = arguments | {"steps": 4}
             start = time.perf_counter()
-            half = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
-            with half:
-                out = trained.generate(n=n, seed=options.seed, **setting.arguments())
+            with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+                out = trained.generate(n=n, seed=options.seed, **arguments)
             head = {
-                "options": {"model": name, "solver": setting.label, "steps": setting.steps},
-                "arguments": {key: str(value) for key, value in setting.arguments().items()},
+                "options": {
+                    "model": name,
+                    "solver": label,
+                    "steps": arguments["steps"],
+                    "seed": options.seed,
+                },
+                "arguments": {key: str(value) for key, value in arguments.items()},
                 "evaluations": int(out.evaluations.sum()),
                 "seconds": time.perf_counter() - start,
                 "model": trained.card,
                 "tokenizer": trained.tokenizer.kind,
                 "provenance": provenance(),
             }
-            head["options"]["seed"] = options.seed
             tokens = out.tokens.tolist()
             write_samples(path, SampleFile(decoded(trained.tokenizer, tokens), tokens, head))
             print(f"{path.name}: {head['seconds']:.0f} s", flush=True)

@@ -10,7 +10,6 @@ they notice every change. A mutant that survives is a missing test, or it behave
 Finished mutants are kept in the output file; repeat the command to resume.
 """
 
-import argparse
 import ast
 import json
 import os
@@ -23,8 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cwdfm.files import write_json
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 
 # The audited folders and modules, with the folders of their tests.
 TESTS = {
@@ -149,8 +147,7 @@ def run_tests(files: list[Path], limit: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Run the tests on mutants of the code.")
-    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser = study_parser(__doc__)
     parser.add_argument("--count", type=int, default=100, help="number of mutants")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=600, help="seconds per mutant")
@@ -160,7 +157,7 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     if options.out.exists():
         found = json.loads(options.out.read_text())["mutants"]
-    record = provenance() | {"config": {"seed": options.seed, "limit": options.limit}}
+    config = {"seed": options.seed, "limit": options.limit}
     # A random module, then a random mutant of it: long modules are not audited more than short ones.
     chosen: list[tuple[Path, tuple[int, str, str, str]]] = []
     while len(chosen) < options.count:
@@ -177,7 +174,7 @@ def main() -> None:
             path.write_text(original)
         row = {"module": str(path), "line": line, "old": old, "new": new, "outcome": outcome}
         found.append(row | {"seconds": round(time.monotonic() - start)})
-        write_json(options.out, record | {"mutants": found})
+        save(options.out, config=config, mutants=found)
         print(outcome, f"{path}:{line} {old!r} -> {new!r}", flush=True)
     survived = sum(row["outcome"] == "survived" for row in found)
     print(f"{len(found) - survived} of {len(found)} mutants were killed")

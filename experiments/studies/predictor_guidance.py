@@ -8,12 +8,9 @@ time. It guides `moses-uniform-small`, which was trained without conditions. Res
 are kept in DIR; repeat the command to resume.
 """
 
-import argparse
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -27,20 +24,10 @@ import cwdfm
 from cwdfm import data
 from cwdfm.data.properties import PROPERTIES
 from cwdfm.data.smiles import parse
-from cwdfm.files import write_json
 from cwdfm.path import MixturePath
-from cwdfm.provenance import provenance
-from experiments.studies.guidance import (
-    DRAWS,
-    ROUNDS,
-    STEPS,
-    STRENGTHS,
-    draw,
-    guided,
-    kept,
-    requests,
-    unguided,
-)
+from experiments.studies.guidance import STRENGTHS, Setting, compare, guidance_parser, requests
+
+Form = Literal["taylor", "exact"]
 
 MODEL = "moses-uniform-small"
 NAMES = ("logP", "QED")
@@ -96,16 +83,10 @@ def log_density(mean: Tensor, deviation: Tensor, value: Tensor | float) -> Tenso
     return -0.5 * ((value - mean) / deviation).square() - deviation.log()
 
 
-def training_data(trained: Any, workers: int = 1) -> tuple[Tensor, Tensor]:
+def training_data(trained: Any) -> tuple[Tensor, Tensor]:
     """Tokens [n, N] and properties [n, P] of molecules of MOSES' training set."""
-    found = data.load(
-        "moses",
-        length=trained.length,
-        tokenizer=trained.tokenizer,
-        limit=MOLECULES,
-        cache=False,
-        workers=workers,
-    )
+    sizes: dict[str, Any] = {"length": trained.length, "limit": MOLECULES}
+    found = data.load("moses", tokenizer=trained.tokenizer, cache=False, **sizes)
     tokens = torch.from_numpy(found.train.astype(np.int64))
     molecules = map(parse, found.texts("train"))
     values = [[PROPERTIES[name](molecule) for name in NAMES] for molecule in molecules]
@@ -114,14 +95,13 @@ def training_data(trained: Any, workers: int = 1) -> tuple[Tensor, Tensor]:
 
 def fit(trained: Any, minutes: float, path: Path) -> tuple[Predictor, Standardized, Any]:
     """Train the predictor for some minutes, or load it; its scores on held-out molecules."""
+    torch.manual_seed(0)
     predictor = Predictor(trained.tokenizer.vocab_size, trained.length, len(NAMES))
     if path.exists():
         kept = torch.load(path, weights_only=True)
         predictor.load_state_dict(kept["weights"])
         about = kept["about"]
         return predictor.eval(), Standardized(about["mean"], about["deviation"]), about
-    torch.manual_seed(0)
-    predictor = Predictor(trained.tokenizer.vocab_size, trained.length, len(NAMES))
     tokens, values = training_data(trained)
     scale = Standardized(tuple(values.mean(0).tolist()), tuple(values.std(0).tolist()))
     standard = (values - torch.tensor(scale.mean)) / torch.tensor(scale.deviation)
@@ -181,51 +161,27 @@ class Request:
         return log_density(mean_MP[:, k], deviation_MP[:, k], wanted)
 
 
-def settings() -> Iterator[tuple[str, float, float, Literal["taylor", "exact"]]]:
-    """Property, requested value, strength and form of every guided setting."""
-    for (name, value), strength in product(requests(), STRENGTHS):
-        yield name, value, strength, "taylor"
-    for name, value, strength in EXACT:
-        yield name, value, strength, "exact"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Guide a model of MOSES by a predictor.")
-    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
-    parser.add_argument("--work", type=Path, required=True, help="a folder of finished settings")
-    parser.add_argument("--n", type=int, default=128, help="samples per setting")
+    parser = guidance_parser(__doc__)
     parser.add_argument("--exact-n", type=int, default=32, help="samples with the exact form")
     parser.add_argument("--minutes", type=float, default=5.0, help="of training the predictor")
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     trained = cwdfm.load(MODEL)
     predictor, scale, about = fit(trained, options.minutes, options.work / "predictor.pt")
     print(about, flush=True)
-    n = options.n
-    pool = kept(
-        options.work / "unguided.json",
-        lambda: draw(trained, n * max(DRAWS), options.seed),
-    )
-    rows = unguided(pool, n)
-    for name, value, strength, form in settings():
-        guidance = cwdfm.PredictorGuidance(
-            Request(predictor, scale, name, value), strength=strength, form=form
-        )
-        count = options.exact_n if form == "exact" else n
-        path = options.work / f"{name}-{value:g}-{strength:g}-{form}.json"
-        make = partial(draw, trained, count, options.seed, guidance)
-        rows.append(guided(path, make, name, value, strength, form))
-    config = {
-        "model": MODEL,
-        "n": n,
-        "exact_n": options.exact_n,
-        "seed": options.seed,
-        "steps": STEPS,
-        "rounds": ROUNDS,
-        "predictor": about,
-    }
-    write_json(options.out, provenance() | {"config": config, "rows": rows})
+
+    def setting(name: str, value: float, strength: float, form: Form, n: int) -> Setting:
+        request = Request(predictor, scale, name, value)
+        guidance = cwdfm.PredictorGuidance(request, strength=strength, form=form)
+        return Setting(name, value, strength, form, guidance, n)
+
+    settings = [
+        setting(*request, strength, "taylor", options.n)
+        for request, strength in product(requests(), STRENGTHS)
+    ]
+    settings += [setting(*request, "exact", options.exact_n) for request in EXACT]
+    compare(trained, settings, options, model=MODEL, exact_n=options.exact_n, predictor=about)
 
 
 if __name__ == "__main__":

@@ -7,27 +7,24 @@ both sources, training on molecules, and one sampling step on text. `--scale tin
 quick check that lists operators instead of kernels.
 """
 
-import argparse
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cwdfm.files import write_json
 from cwdfm.model.predict import evaluating
-from cwdfm.provenance import provenance
 from cwdfm.solver import Euler, State
 from cwdfm.source import UniformSource
 from cwdfm.train.recipes import RECIPES
+from experiments.bench.measure import timed
 from experiments.bench.settings import Settings
 from experiments.bench.subject import SCHEDULE, make_model, make_run
 from experiments.bench.suite import key
 from experiments.bench.training import masked_text_changes, molecule_changes, text_changes
+from experiments.studies.command import save, study_parser
 
 # The first pattern that matches a kernel's name gives its kind.
 KINDS = {
@@ -49,21 +46,14 @@ def kind_of(kernel: str) -> str:
 
 def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
     """Milliseconds per call: wall-clock, by kind of kernel, and of the slowest kernels."""
-    for _ in range(3):
-        work()
     cuda = device.type == "cuda"
-    wait: Callable[[], object] = torch.cuda.synchronize if cuda else time.perf_counter
-    wait()
-    start = time.perf_counter()
-    for _ in range(REPEATS):
-        work()
-    wait()
-    wall = (time.perf_counter() - start) / REPEATS
+    seconds = timed(work, device, repeats=REPEATS, warmup=3).seconds
     activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
     with profile(activities=[activity]) as seen:
         for _ in range(REPEATS):
             work()
-        wait()
+        if cuda:
+            torch.cuda.synchronize()
     kernels: dict[str, float] = defaultdict(float)
     launches = 0
     for event in seen.key_averages():
@@ -76,7 +66,7 @@ def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, 
         kinds[kind_of(kernel)] += ms
     largest = sorted(kernels.items(), key=lambda item: -item[1])[:20]
     return {
-        "ms": 1e3 * wall,
+        "ms": 1e3 * seconds,
         "busy_ms": sum(kernels.values()),
         "launches": launches,
         "kinds": dict(sorted(kinds.items(), key=lambda item: -item[1])),
@@ -87,7 +77,6 @@ def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, 
 def training(
     settings: Settings, recipe: str, vocab: int, changes: dict[str, Any]
 ) -> dict[str, Any]:
-    """An optimizer step with one micro-batch."""
     changes |= {"batch_size": changes["batch_size"] // changes.get("accumulation", 1)}
     run = make_run(settings, RECIPES[recipe](), vocab, **changes | {"accumulation": 1})
     return time_by_kind(run.train_step, settings.device)
@@ -111,8 +100,7 @@ def sampling(settings: Settings) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--scale", choices=["full", "tiny"], default="full")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
@@ -129,7 +117,7 @@ def main() -> None:
         "sampling, uniform": sampling(settings),
     }
     config = key(settings) | {"repeats": REPEATS}
-    write_json(options.out, {**provenance(), "config": config, "work": found})
+    save(options.out, config=config, work=found)
     for name, part in found.items():
         print(f"{name}: {part['ms']:.1f} ms, kernels {part['busy_ms']:.1f} ms")
         for kind, ms in part["kinds"].items():

@@ -8,10 +8,8 @@ library's solvers, and changes one detail at a time: carry-over, the last step, 
 decoding.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,12 +17,11 @@ from torch import Tensor
 import cwdfm
 from cwdfm import data
 from cwdfm.data.smiles import CanonicalSet
-from cwdfm.files import write_json
 from cwdfm.pretrained import Pretrained
-from cwdfm.provenance import provenance
 from cwdfm.trained import prompt_tokens
 from cwdfm.weight import Neighbor
-from experiments.studies.qm9_search import counts
+from experiments.studies.command import save, study_parser
+from experiments.tasks.score import molecule_counts
 
 MODEL, SAMPLES, STEPS, SEED = "qm9-mask-small", 1024, 64, 0
 WEIGHTS = {"Euler": None, "Neighbor": Neighbor(radius=1, scale=4.0)}
@@ -121,20 +118,19 @@ def rows(n: int, steps: int) -> Iterator[dict[str, str | float]]:
             found["end tokens ignored"] = texts(trained, end, ends=False)
         for change, drawn in found.items():
             row: dict[str, str | float] = {"solver": solver, "change": change}
-            row |= counts(drawn, training)
+            row |= molecule_counts(drawn, training, SAMPLES)
             print(row, flush=True)
             yield row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Change details of a sampler and count molecules.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--n", type=int, default=SAMPLES)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     config = {"model": MODEL, "samples": options.n, "steps": options.steps, "seed": SEED}
     found = list(rows(options.n, options.steps))
-    write_json(options.out, provenance() | {"config": config, "rows": found})
+    save(options.out, config=config, rows=found)
 
 
 if __name__ == "__main__":

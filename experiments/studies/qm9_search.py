@@ -38,13 +38,11 @@ import torch
 import cwdfm
 from cwdfm import data
 from cwdfm.data.smiles import CanonicalSet
-from cwdfm.files import write_json
 from cwdfm.generation import generate
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.postprocess.refine import Refine
 from cwdfm.postprocess.reject import Reject
 from cwdfm.postprocess.resample import Resample
-from cwdfm.provenance import provenance
 from cwdfm.solver_config import Name
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
@@ -52,7 +50,9 @@ from cwdfm.train.run import Run
 from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.results import record
 from experiments.solver_choice import SolverChoice
+from experiments.studies.command import save
 from experiments.studies.molecule_tables import setting_of
+from experiments.tasks.score import molecule_counts
 from experiments.tasks.train import Snapshots
 
 SAMPLES, SEED = 1024, 100
@@ -82,14 +82,8 @@ class Setting:
     glance: float | None = None  # noise fraction that plausibility is conditioned on
 
     def choice(self) -> SolverChoice:
-        return SolverChoice(
-            solver=self.solver,
-            radius=self.radius,
-            scale=self.scale,
-            beta=self.beta,
-            corrector=self.corrector,
-            temperature=self.temperature,
-        )
+        names = ("solver", "radius", "scale", "beta", "corrector", "temperature")
+        return SolverChoice(**{name: getattr(self, name) for name in names})
 
     def refine(self) -> Refine | None:
         return Refine(self.rounds, self.share, temperature=self.cold) if self.rounds else None
@@ -130,7 +124,7 @@ def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int
         "weights": {name: cwdfm.load(folder / name).fingerprint() for name in models},
         "metrics": list(map(json.loads, (folder / "run" / "metrics.jsonl").open())),
     }
-    write_json(folder / "training.json", provenance() | found)
+    save(folder / "training.json", **found)
 
 
 def draw(models: list[str], settings: Iterable[Setting], work: Path, n: int, seed: int) -> None:
@@ -146,7 +140,7 @@ def draw(models: list[str], settings: Iterable[Setting], work: Path, n: int, see
             path = work / f"{trained.fingerprint()[:8]}-{n}-{seed}-{label}.json"
             if not path.exists():
                 found = sample(trained, setting, n, seed)
-                write_json(path, provenance() | {"model": name} | found)
+                save(path, model=name, **found)
                 print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
 
 
@@ -187,12 +181,6 @@ def sample(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> di
     }
 
 
-def counts(texts: list[str], training: CanonicalSet, fold: int = SAMPLES) -> dict[str, float]:
-    """Valid, unique and novel molecules per fold: means over folds."""
-    scores = score_molecules(texts, training, fold_size=fold).to_json()
-    return {name: scores[name]["mean"] for name in ("valid", "unique", "novel")}
-
-
 def accepting(
     texts: list[str], plausible: list[float], training: CanonicalSet
 ) -> Iterator[dict[str, float]]:
@@ -205,9 +193,8 @@ def accepting(
     for share in KEPT:
         kept = order[: round(share * len(texts))]
         fold = len(kept) // math.ceil(len(kept) / SAMPLES)
-        found = counts([texts[i] for i in sorted(kept)], training, fold)
-        scaled = {name: value * SAMPLES / fold for name, value in found.items()}
-        yield {"share": share, "least": plausible[kept[-1]]} | scaled
+        found = molecule_counts([texts[i] for i in sorted(kept)], training, fold)
+        yield {"share": share, "least": plausible[kept[-1]]} | found
 
 
 def fold_counts(texts: list[str], training: CanonicalSet) -> dict[str, list[int]]:
@@ -223,7 +210,11 @@ def score(work: Path, out: Path, trained: Sequence[Path], samples: Path | None) 
     for path in sorted(work.glob("*.json")):
         found = json.loads(path.read_text())
         texts, plausible = found.pop("texts"), found.pop("plausibility", None)
-        row = found | counts(texts, training) | {"folds": fold_counts(texts, training)}
+        row = (
+            found
+            | molecule_counts(texts, training, SAMPLES)
+            | {"folds": fold_counts(texts, training)}
+        )
         if plausible and not row["setting"]["accept"]:
             row["accepting"] = list(accepting(texts, plausible, training))
         rows.append(row)
@@ -238,7 +229,7 @@ def score(work: Path, out: Path, trained: Sequence[Path], samples: Path | None) 
     rows.sort(key=lambda row: -row["valid"])
     for row in rows:
         print(f"{row['model']:20} {row['valid']:7.1f} {row['novel']:7.1f} {row['setting']}")
-    write_json(out, provenance() | {"config": {}, "training": made, "rows": rows})
+    save(out, config={}, training=made, rows=rows)
     if samples is not None:
         with tarfile.open(samples, "w:gz") as archive:
             for path in sorted(work.glob("*.json")):

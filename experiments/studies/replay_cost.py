@@ -7,7 +7,6 @@ thread (scripts, style, layout and painting), which is independent of other prog
 display allows 16.7 ms.
 """
 
-import argparse
 import shutil
 import tempfile
 from dataclasses import replace
@@ -19,10 +18,9 @@ from playwright.sync_api import Page, sync_playwright
 
 import cwdfm
 from cwdfm.data.text.tokenizer import CharacterTokenizer
-from cwdfm.files import write_json
-from cwdfm.provenance import provenance
 from cwdfm.report.replay import replay_page
 from cwdfm.solver.recording import Recording
+from experiments.studies.command import save, study_parser
 
 LENGTH = STEPS = 1024
 LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
@@ -74,8 +72,7 @@ def cost(page: Page, color: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the replay page in a browser.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--browser", default=shutil.which("chromium") or "chromium")
     options = parser.parse_args()
     recordings = [record(None), record(cwdfm.Neighbor(radius=1, scale=4.0))]
@@ -99,7 +96,7 @@ def main() -> None:
             },
         }
         browser.close()
-    write_json(options.out, provenance() | result)
+    save(options.out, **result)
     print(result)
 
 

@@ -7,10 +7,8 @@ measures how well the model and the fitted confidence are calibrated. All sample
 the same number of evaluations.
 """
 
-import argparse
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +17,9 @@ from torch import Tensor
 import cwdfm
 from cwdfm import data
 from cwdfm.data.smiles import CanonicalSet
-from cwdfm.files import write_json
-from cwdfm.metrics.molecule import score_molecules
-from cwdfm.provenance import provenance
 from cwdfm.solver.fit_confidence import held_out_predictions
+from experiments.studies.command import save, study_parser
+from experiments.tasks.score import molecule_counts
 
 MODELS = ("qm9-mask-small", "qm9-uniform-small")
 TIMES, BINS = 16, 10
@@ -96,8 +93,7 @@ def samplers(trained: Any, learned: cwdfm.Learned, heat: float) -> dict[str, cwd
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare weights of samplers on real models.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = study_parser(__doc__)
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
@@ -117,17 +113,13 @@ def main() -> None:
         for label, solver in samplers(trained, learned, heat).items():
             sizes = {"n": options.samples, "steps": options.steps, "grid": "kappa"}
             out = trained.generate(solver, **sizes, seed=options.seed)
-            scores = score_molecules(out.texts, training, fold_size=options.samples).to_json()
-            counts = {
-                score: scores[score]["mean"] * 1024 / options.samples
-                for score in ("valid", "unique", "novel")
-            }
+            counts = molecule_counts(out.texts, training, options.samples)
             evaluations = float(out.evaluations.double().mean())
             found["samples"].append(
                 {"model": name, "sampler": label, "evaluations": evaluations, **counts}
             )
             print(found["samples"][-1], flush=True)
-        write_json(options.out, provenance() | found)
+        save(options.out, **found)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ command draws the molecules with their scaffolds highlighted. The settings were 
 the scaffolds and another seed, by the number of evaluations per accepted molecule.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from cwdfm.cli import sample
 from cwdfm.data.fragments import Scaffold
 from cwdfm.data.properties import PROPERTIES
 from cwdfm.data.smiles import canonical, parse
-from cwdfm.files import write_json
 from cwdfm.metrics.filters import passes_filters
-from cwdfm.provenance import provenance
 from cwdfm.sample_file import read_samples
+from experiments.studies.command import save, study_parser
 
 MODEL = "moses-uniform-small"
 SETTINGS = "--solver euler --grid kappa --steps 16 --resample 10"
@@ -61,8 +59,7 @@ def measure(path: Path, fragment: Scaffold) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Sample molecules with given scaffolds.")
-    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser = study_parser(__doc__)
     parser.add_argument("--samples", type=Path, required=True, help="a folder of sample files")
     parser.add_argument("--n", type=int, default=100, help="samples per scaffold")
     parser.add_argument("--seed", type=int, default=0)
@@ -77,14 +74,14 @@ def main() -> None:
         rows.append({"drug": drug, "scaffold": smiles} | measure(path, Scaffold(smiles)))
         shown = ("valid", "with_scaffold", "distinct", "evaluations")
         print(drug, ", ".join(f"{name} {rows[-1][name]:g}" for name in shown), flush=True)
-        write_json(options.out, provenance() | {"config": config, "rows": rows})
+        save(options.out, config=config, rows=rows)
     n = options.n
     claims = {
         "valid >= 95%": all(row["valid"] >= 0.95 * n for row in rows),
         "valid ones contain the scaffold": all(r["with_scaffold"] == r["valid"] for r in rows),
         "distinct >= 50%": all(row["distinct"] >= 0.5 * n for row in rows),
     }
-    write_json(options.out, provenance() | {"config": config, "claims": claims, "rows": rows})
+    save(options.out, config=config, claims=claims, rows=rows)
     sys.exit(not all(claims.values()))
 
 

@@ -7,7 +7,6 @@ Targets: `import cwdfm` takes less than 2 s and `cwdfm --help` less than 0.5 s o
 other processes hardly affect, and the demo less than 2 minutes.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -15,8 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cwdfm.files import write_json
-from cwdfm.provenance import provenance
+from experiments.studies.command import save, study_parser
 
 REPEATS = 3
 LINES = {
@@ -30,7 +28,6 @@ TARGETS = {"import cwdfm": ("cpu", 2.0), "cwdfm --help": ("cpu", 0.5), DEMO: ("w
 
 
 def seconds(arguments: list[str]) -> tuple[float, float]:
-    """CPU and wall-clock time of one process."""
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -40,9 +37,7 @@ def seconds(arguments: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure start-up times.")
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
+    out = study_parser(__doc__).parse_args().out
     rows = {}
     with tempfile.TemporaryDirectory() as folder:
         demo = ["-m", "cwdfm", "demo", "--out", str(Path(folder, "demo"))]
@@ -56,7 +51,7 @@ def main() -> None:
         for name, (clock, limit) in TARGETS.items()
     }
     config = {"repeats": REPEATS, "cores": os.cpu_count()}
-    write_json(out, provenance() | {"config": config, "seconds": rows, "claims": claims})
+    save(out, config=config, seconds=rows, claims=claims)
     sys.exit(not all(claims.values()))
 
 

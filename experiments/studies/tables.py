@@ -1,7 +1,7 @@
 """The tables of the recorded studies, one function per record of `results/studies.jsonl.xz`."""
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,6 @@ CONTEXT = {
     "neighbors": "revealed neighbors within 8",
     "distance": "distance to the nearest revealed token (last row: or more)",
 }
-
-
-def numbers(row: Record, digits: dict[str, int]) -> tuple[Value, ...]:
-    """The values of keys, with the number of digits to show."""
-    return tuple(Value(row.get(name), None, shown) for name, shown in digits.items())
 
 
 def text_small(record: Record) -> list[Table]:
@@ -69,7 +64,7 @@ def text_small(record: Record) -> list[Table]:
     for kind, label in CONTEXT.items():
         curve = config[f"context-{source}"][kind]
         points = [
-            ((str(x),), [Value(curve[n][i], curve[f"{n}_error"][i], 2) for n in ("entropy", "nll")])
+            (str(x), [Value(curve[n][i], curve[f"{n}_error"][i], 2) for n in ("entropy", "nll")])
             for i, x in enumerate(curve["bins"])
         ]
         title = f"Masked tokens by {label}, {source} source"
@@ -104,27 +99,22 @@ def _weights(row: Record, of: str) -> str:
 
 
 def run_scatter(record: Record) -> list[Table]:
-    """Repeated runs of the same training."""
     losses, samples = [], []
     for row in record["rows"]:
         low, high = min(row["losses"]), max(row["losses"])
-        values = (Value(len(row["losses"])), *(Value(x, None, 4) for x in (low, high, high - low)))
-        losses.append(((row["corpus"], describe(row)), values))
+        training = describe(row)
+        losses.append(((row["corpus"], training), (len(row["losses"]), low, high, high - low)))
         for sample in row["samples"]:
             runs = zip(sample["perplexities"], sample["entropies"], strict=True)
             for run, (ppl, bits) in enumerate(runs, start=1):
                 if ppl is not None:
-                    labels = describe(row), describe_sampler(sample), str(run)
-                    samples.append((labels, (Value(ppl), Value(bits, None, 2))))
-    title, names = "Validation losses of repeated trainings", ("lowest loss", "highest loss")
-    columns = ("runs", *names, "difference")
-    scores = ("gen. PPL ↓", "entropy, bits ↑")
-    return [
-        make_table(title, "corpus, training", columns, losses),
-        make_table(
-            "Samples of repeated trainings, text", "training, sampler, run", scores, samples
-        ),
-    ]
+                    samples.append(((training, describe_sampler(sample), str(run)), (ppl, bits)))
+    title = "Validation losses of repeated trainings"
+    columns = {"runs": 1, "lowest loss": 4, "highest loss": 4, "difference": 4}
+    found = [make_table(title, "corpus, training", columns, losses)]
+    title, labels = "Samples of repeated trainings, text", "training, sampler, run"
+    columns = {"gen. PPL ↓": 1, "entropy, bits ↑": 2}
+    return [*found, make_table(title, labels, columns, samples)]
 
 
 def exact_target(record: Record) -> list[Table]:
@@ -132,8 +122,8 @@ def exact_target(record: Record) -> list[Table]:
     steps = sorted({row["steps"] for row in record["rows"]})
     found = {(r["source"], r["solver"], r["steps"]): r["total_variation"] for r in record["rows"]}
     keys = dict.fromkeys((source, solver) for source, solver, _ in found)
-    rows = [(key, [Value(found[*key, k], None, 4) for k in steps]) for key in keys]
-    columns = [f"{k} steps ↓" for k in steps]
+    rows = [(key, [found[*key, k] for k in steps]) for key in keys]
+    columns = {f"{k} steps ↓": 4 for k in steps}
     return [make_table("Total variation to an exact target", "source, solver", columns, rows)]
 
 
@@ -142,131 +132,115 @@ def dropout_positions(record: Record) -> list[Table]:
     rows = [
         (
             (row["positions"], f"{row['dropout']:g}", str(row["seed"])),
-            numbers(row, {"training": 2, "evaluation": 2}),
+            (row["training"], row["evaluation"]),
         )
         for row in record["rows"]
     ]
-    columns, labels = (
-        ("training mode, nats ↓", "evaluation mode, nats ↓"),
-        "positions, dropout, seed",
-    )
-    return [make_table("Positions as targets, masked input", labels, columns, rows)]
+    title, labels = "Positions as targets, masked input", "positions, dropout, seed"
+    columns = {"training mode, nats ↓": 2, "evaluation mode, nats ↓": 2}
+    return [make_table(title, labels, columns, rows)]
 
 
 def context_path(record: Record) -> list[Table]:
-    """Algorithm 1 by sequence length."""
     rows = [
-        ((n,), [Value(t and 1e3 * t) for t in (row["buckets"], row.get("naive"))])
+        (n, [t and 1e3 * t for t in (row["buckets"], row.get("naive"))])
         for n, row in record["seconds"].items()
     ]
     columns = ("buckets, ms ↓", "naive loop, ms ↓")
     found = [make_table("Algorithm 1 on a CPU", "length", columns, rows)]
     if "growth_by_run" in record:
-        title, runs = "Time at length 8,192 over that at 1,024", record["growth_by_run"]
-        ratios = [((str(n),), (Value(runs[n - 1], None, 2),)) for n in range(1, len(runs) + 1)]
-        found.append(make_table(title, "run", ("ratio ↓",), ratios))
+        title = "Time at length 8,192 over that at 1,024"
+        ratios = [(str(n), (x,)) for n, x in enumerate(record["growth_by_run"], start=1)]
+        found.append(make_table(title, "run", {"ratio ↓": 2}, ratios))
     return found
 
 
 def sampling_step(record: Record) -> list[Table]:
     """A sampling step on a CPU, against flow_matching."""
-
-    def values(row: Record) -> tuple[Value, ...]:
-        ms, mib = 1e3 * row["seconds_a_step"], row["peak_bytes"] / 2**20
-        ratios = numbers(row, {"times_faster": 1, "times_less_memory": 1})
-        return Value(ms, None, 0), Value(mib, None, 0), *ratios
-
-    rows = [((name,), values(row)) for name, row in record["cases"].items()]
-    columns = ("ms per step ↓", "peak MiB ↓", "speedup ↑", "memory ratio ↑")
+    rows = [
+        (
+            name,
+            (
+                1e3 * row["seconds_a_step"],
+                row["peak_bytes"] / 2**20,
+                row["times_faster"],
+                row.get("times_less_memory"),
+            ),
+        )
+        for name, row in record["cases"].items()
+    ]
+    columns = {"ms per step ↓": 0, "peak MiB ↓": 0, "speedup ↑": 1, "memory ratio ↑": 1}
     return [make_table("Sampling step at 50,257 tokens on a CPU", "case", columns, rows)]
 
 
 def elbo_variance(record: Record) -> list[Table]:
     """Two estimators of the likelihood bound."""
-    digits = {"rmse": 4, "mean_standard_error": 4, "coverage_two_standard_errors": 4}
-    rows = [((name,), numbers(row, digits)) for name, row in record["rows"].items()]
-    columns = ("RMS error ↓", "reported error", "coverage")
+    names = ("rmse", "mean_standard_error", "coverage_two_standard_errors")
+    rows = [(name, [row[each] for each in names]) for name, row in record["rows"].items()]
+    columns = {"RMS error ↓": 4, "reported error": 4, "coverage": 4}
     return [make_table("Integrating the likelihood bound", "uniform in", columns, rows)]
 
 
 def prepare(record: Record) -> list[Table]:
-    """Tokenizing and packing a corpus."""
     rows = [
         (
             (str(case["workers"]), str(case["limit"] or "all")),
-            (Value(case["rows"]), Value(case["seconds"]), Value(max(case["peak_mib"]), None, 0)),
+            (case["rows"], case["seconds"], max(case["peak_mib"])),
         )
         for case in record["cases"]
     ]
-    columns = ("windows", "seconds ↓", "peak MiB ↓")
+    columns = {"windows": 1, "seconds ↓": 1, "peak MiB ↓": 0}
     return [make_table("Preparing text", "workers, documents", columns, rows)]
 
 
 def startup(record: Record) -> list[Table]:
-    """Time of commands in a fresh process."""
-    rows = [
-        ((name,), (Value(spent["cpu"], None, 2), Value(spent["wall"], None, 2)))
-        for name, spent in record["seconds"].items()
-    ]
+    rows = [(name, (spent["cpu"], spent["wall"])) for name, spent in record["seconds"].items()]
     title = f"Start-up and the demo, {record['config']['cores']} cores"
-    return [make_table(title, "command", ("CPU seconds ↓", "seconds ↓"), rows)]
+    return [make_table(title, "command", {"CPU seconds ↓": 2, "seconds ↓": 2}, rows)]
 
 
 def replay_cost(record: Record) -> list[Table]:
-    """Time per step of a replay page."""
-    rows = [
-        ((color,), (Value(spent["TaskDuration"], None, 1),))
-        for color, spent in record["milliseconds_per_step"].items()
-    ]
+    costs = record["milliseconds_per_step"].items()
+    rows = [(color, (spent["TaskDuration"],)) for color, spent in costs]
     megabytes = record["recording_bytes"] / 1e6
     notes = (f"A recording of 1,024 tokens and 1,024 steps takes {megabytes:.2f} MB.",)
-    made = make_table("Replay of two recordings", "color by", ("ms per step ↓",), rows)
-    return [replace(made, notes=notes)]
+    return [make_table("Replay of two recordings", "color by", ("ms per step ↓",), rows, notes)]
 
 
 def cpu_sampling(record: Record) -> list[Table]:
     """Samples of bundled models, against a plain PyTorch loop."""
-
-    def values(row: Record) -> tuple[Value, ...]:
-        spent = (row["seconds"][name]["wall"] for name in ways)
-        used = row["evaluations"]["cwdfm"] / row["evaluations"]["plain"]
-        speedup = row["speedup"]["wall"]
-        return (
-            *(Value(each, None, 2) for each in spent),
-            Value(speedup, None, 2),
-            Value(used, None, 2),
-        )
-
     ways = ("cwdfm", "plain, compiled", "plain, eager")
-    rows = [((row["model"],), values(row)) for row in record["rows"]]
-    seconds = tuple(f"{name}, s ↓" for name in ways)
-    columns = (*seconds, "speedup over compiled ↑", "evaluations / steps")
+    rows = []
+    for row in record["rows"]:
+        spent = [row["seconds"][name]["wall"] for name in ways]
+        used = row["evaluations"]["cwdfm"] / row["evaluations"]["plain"]
+        rows.append((row["model"], (*spent, row["speedup"]["wall"], used)))
+    seconds = [f"{name}, s ↓" for name in ways]
+    columns = dict.fromkeys([*seconds, "speedup over compiled ↑", "evaluations / steps"], 2)
     return [make_table("Sampling on two CPU cores", "model", columns, rows)]
 
 
 def cache_change(record: Record) -> list[Table]:
-    """Samples with approximate caches, compared with those without a cache."""
-    digits = {"equal_tokens": 3, "equal_sequences": 3, "valid": 3, "tokens_per_forward": 2}
+    names = ("equal_tokens", "equal_sequences", "valid", "tokens_per_forward")
     seed = record["config"]["seed"]
     rows = []
     for row in record["rows"]:
         cache = row["cache"] if row["seed"] == seed else "none, another seed"
-        rows.append(((row["solver"], cache), numbers(row, digits)))
-    columns = ("equal tokens ↑", "equal molecules ↑", "valid ↑", "tokens / evaluation ↑")
+        rows.append(((row["solver"], cache), [row[name] for name in names]))
+    columns = {"equal tokens ↑": 3, "equal molecules ↑": 3, "valid ↑": 3}
+    columns["tokens / evaluation ↑"] = 2
     return [make_table("Samples with approximate caches", "solver, cache", columns, rows)]
 
 
 def gpu_tests(record: Record) -> list[Table]:
-    """Outcomes of the tests that need a GPU."""
     names = ("passed", "failed", "skipped")
-    row = (record["date"][:10],), [Value(record["outcomes"].get(name, 0)) for name in names]
+    row = record["date"][:10], [record["outcomes"].get(name, 0) for name in names]
     return [make_table("Tests on a GPU", "date", names, [row])]
 
 
 def chaos(record: Record) -> list[Table]:
-    """Faults injected into commands, and the defects that they revealed."""
     rows = [
-        ((name,), (Value(sum(counts.values())), Value(len(record["defects"].get(name, [])))))
+        (name, (sum(counts.values()), len(record["defects"].get(name, []))))
         for name, counts in record["counts"].items()
     ]
     title = f"Faults injected into commands, seed {record['config']['seed']}"
@@ -274,41 +248,30 @@ def chaos(record: Record) -> list[Table]:
 
 
 def api_calls(record: Record) -> list[Table]:
-    """Calls of the public API with random arguments."""
     outcomes = record["outcomes"]
     values = [outcomes.get("refused", 0), outcomes.get("valid", 0), len(record["defects"])]
-    row = (str(record["config"]["seed"]),), [Value(value) for value in values]
+    row = str(record["config"]["seed"]), values
     columns = ("refused with InputError", "valid result", "defects ↓")
     return [make_table("Calls of the Python API with random arguments", "seed", columns, [row])]
 
 
 def mutations(record: Record) -> list[Table]:
-    """Mutants that the tests notice, by package."""
     outcomes: dict[str, list[bool]] = {}
     for mutant in record["mutants"]:
         package = mutant["module"].removesuffix(".py").split("/")[1]
         outcomes.setdefault(package, []).append(mutant["outcome"] != "survived")
-    rows = [
-        ((name,), (Value(len(killed)), Value(sum(killed))))
-        for name, killed in sorted(outcomes.items())
-    ]
-    rows.append(
-        (("all",), (Value(len(record["mutants"])), Value(sum(map(sum, outcomes.values())))))
-    )
+    rows = [(name, (len(killed), sum(killed))) for name, killed in sorted(outcomes.items())]
+    rows.append(("all", (len(record["mutants"]), sum(map(sum, outcomes.values())))))
     title = f"Mutants, seed {record['config']['seed']}"
     return [make_table(title, "package", ("mutants", "killed ↑"), rows)]
 
 
 def profile(record: Record) -> list[Table]:
-    """Milliseconds per step by kind of kernel."""
     work = record["work"]
     kinds = dict.fromkeys(kind for part in work.values() for kind in part["kinds"])
-    rows = [
-        ((kind,), [Value(part["kinds"].get(kind), None, 2) for part in work.values()])
-        for kind in kinds
-    ]
-    rows.append((("all kernels",), [Value(part["busy_ms"], None, 2) for part in work.values()]))
-    columns = [f"{name}, ms" for name in work]
+    rows = [(kind, [part["kinds"].get(kind) for part in work.values()]) for kind in kinds]
+    rows.append(("all kernels", [part["busy_ms"] for part in work.values()]))
+    columns = {f"{name}, ms": 2 for name in work}
     return [make_table("Time per step by kind of kernel", "kernel", columns, rows)]
 
 

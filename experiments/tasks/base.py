@@ -39,21 +39,18 @@ class Resources:
     command: str | None = None  # command line for the records; None: that of this process
 
     def corpus(self, kind: Corpus) -> str:
-        """The path or name of a corpus."""
         path: str | None = getattr(self, kind)
         if path is None:
             raise Unavailable(f"requires a {kind} corpus: pass --{kind}")
         return path
 
     def test(self, name: str) -> str:
-        """The path or name of a test corpus."""
         path = dict(self.tests).get(name)
         if path is None:
             raise Unavailable(f"requires the test corpus {name}: pass --tests {name}=PATH")
         return path
 
     def torch_device(self) -> "torch.device":
-        """The device as PyTorch names it."""
         return find_device(self.device)
 
 
@@ -87,7 +84,6 @@ class Task(ABC):
 
     @property
     def summary(self) -> str:
-        """A short description of the settings."""
         return next((other.summary for other in self.dependencies), "")
 
     @property

@@ -85,6 +85,10 @@ class Sample(Task):
     carry_over: bool = added(True)  # with a mask source: keep revealed tokens
 
     @property
+    def length(self) -> int:
+        return self.model.recipe.length
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         return (SAMPLES,)
 

@@ -1,5 +1,6 @@
 """Scores of models and of their samples, as tasks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -7,12 +8,14 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cwdfm.data import CORPORA, TokenData, is_prepared, load, load_reference
 from cwdfm.data.reference import canonical_texts
 from cwdfm.data.smiles import CanonicalSet
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.likelihood.dataset import held_out_likelihood, load_held_out
+from cwdfm.loss import CrossEntropy
 from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.mauve import mauve_score
@@ -20,8 +23,10 @@ from cwdfm.metrics.molecule import score_molecules
 from cwdfm.metrics.perplexity import generative_perplexity
 from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import hub_progress_bars, locate_model, model_fingerprint
+from cwdfm.path import MixturePath
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import read_samples
+from cwdfm.schedule import stratified_times
 from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.solver_choice import SolverChoice
 from experiments.store import Store
@@ -42,14 +47,13 @@ class Molecules(Task):
         check_corpus(resources.corpus("molecules"), text=False)
 
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
-        drawn = self.samples
-        length = drawn.length if isinstance(drawn, HeldOut) else drawn.model.recipe.length
+        length, path = self.samples.length, resources.corpus("molecules")
         try:
-            training, fingerprint = known_molecules(resources.corpus("molecules"), length)
+            training, fingerprint = known_molecules(path, length)
         except InputError as error:
             raise Unavailable(str(error)) from error
         store.check_fingerprint(f"molecules-{length}", fingerprint)
-        found = read_samples(store.folder(drawn) / SAMPLES)
+        found = read_samples(store.folder(self.samples) / SAMPLES)
         scores = score_molecules(found.texts, training, fold_size=self.fold_size)
         return {"fold_size": self.fold_size, **scores.to_json()}
 
@@ -180,6 +184,58 @@ class Context(Task):
 
 
 @dataclass(frozen=True)
+class LossModes(Task):
+    """Cross-entropy of held-out sequences, in nats per token, in both modes of the network.
+
+    The modes differ only in dropout. "path" averages over times, "start" is the loss of fully
+    noised sequences. Both are means over `draws` copies of each sequence, with different noise and
+    times.
+    """
+
+    model: Train
+    rows: int
+    draws: int = 4
+    seed: int = 0
+    at: int | None = None  # training step of the snapshot; None: the final model
+
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
+        trained = load_model(self.model, store, resources, self.at)
+        data = load_corpus(self.model.corpus, self.model.recipe.length, store, resources)
+        rows_BN = torch.from_numpy(data.valid[: self.rows].astype(np.int64))
+        rows_BN = rows_BN.to(resources.torch_device())
+        torch.manual_seed(self.seed)
+        found = {}
+        for mode, training in (("training", True), ("evaluation", False)):
+            trained.model.train(training)
+            sums = torch.zeros(2, dtype=torch.float64)
+            for draw in range(self.draws):
+                for index_B in torch.arange(len(rows_BN)).split(auto_batch_size(trained)):
+                    index_B = index_B.to(rows_BN.device)
+                    sums += self._losses(trained, rows_BN, index_B, draw) * len(index_B)
+            path, start = (sums / self.draws / len(rows_BN)).tolist()
+            found[mode] = {"path": path, "start": start}
+        return found
+
+    @torch.no_grad()
+    def _losses(self, trained: Pretrained, rows_BN: Tensor, index_B: Tensor, draw: int) -> Tensor:
+        """The loss of one batch at stratified times, and at t = 0."""
+        path = MixturePath(trained.source, trained.schedule)
+        times_B = stratified_times(self.seed, draw, index_B, len(rows_BN))
+        _, given_N = prompt_tokens(trained)
+        fixed_BN = None if given_N is None else given_N.to(index_B.device).expand_as(rows_BN)
+
+        def loss(t_B: Tensor) -> float:
+            given_BN = None if fixed_BN is None else fixed_BN[index_B]
+            batch = path.sample(
+                rows_BN[index_B], t_B, seed=self.seed, step=draw, index=index_B, fixed=given_BN
+            )
+            logits_BNV = trained.model(batch.x_t, batch.t)
+            return float(CrossEntropy()(logits_BNV, batch, trained.schedule))
+
+        return torch.tensor([loss(times_B), loss(torch.zeros_like(times_B))], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
 class Updates(Task):
     """How often a solver updates a token, and how often it reverts an update."""
 
@@ -210,8 +266,16 @@ def known_molecules(name: str, length: int) -> tuple[CanonicalSet, str]:
     return CanonicalSet(known), data.fingerprint
 
 
+def molecule_counts(
+    texts: Sequence[str], training: CanonicalSet, fold_size: int
+) -> dict[str, float]:
+    """Valid, unique and novel molecules of 1,024 samples: means over folds."""
+    scores = score_molecules(texts, training, fold_size=fold_size).to_json()
+    names = ("valid", "unique", "novel")
+    return {name: scores[name]["mean"] * 1024 / fold_size for name in names}
+
+
 def evaluator_key(name: str) -> str:
-    """The name under which a store remembers the fingerprint of an evaluator LM."""
     return f"judge-{name}"
 
 

@@ -84,8 +84,6 @@ class Overlap(Task):
     samples: Sample | HeldOut
 
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
-        drawn = self.samples
-        length = drawn.length if isinstance(drawn, HeldOut) else drawn.model.recipe.length
-        data = load_corpus("text", length, store, resources)
-        tokens = np.array(read_samples(store.folder(drawn) / SAMPLES).tokens)
+        data = load_corpus("text", self.samples.length, store, resources)
+        tokens = np.array(read_samples(store.folder(self.samples) / SAMPLES).tokens)
         return ngram_overlap(tokens, data.train, folds=min(5, len(tokens))).to_json()

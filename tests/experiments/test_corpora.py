@@ -25,7 +25,7 @@ from experiments.tasks.score import Text
 from experiments.tasks.train import Train, load_corpus
 from experiments.toy_evaluator import toy_evaluator
 from tests.support.command import Ended, command
-from tests.support.evaluators import byte_tokenizer, gpt2
+from tests.support.evaluators import save_gpt2
 from tests.support.texts import SIZES, Stories
 
 HERE = Resources("cpu")
@@ -39,11 +39,7 @@ def check(resources: Resources, tasks: Iterable[Task] = ALL, kinds: Collection[s
 @pytest.fixture(scope="module")
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with an untrained evaluator LM."""
-    transformers = pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("evaluator")
-    byte_tokenizer(transformers).save_pretrained(folder)
-    gpt2(transformers, vocab_size=258).save_pretrained(folder)
-    return str(folder)
+    return str(save_gpt2(tmp_path_factory.mktemp("evaluator")))
 
 
 def write_files(folder: Path, contents: dict[str, str]) -> Path:

@@ -59,7 +59,7 @@ def test_every_command_has_an_example() -> None:
 @pytest.mark.parametrize("page", HAND_WRITTEN)
 def test_pages_install_what_their_commands_need(page: str) -> None:
     text = (ROOT / page).read_text()
-    needs = {"app": "app", "eval": "plot", "analyze": "plot", "repro": "plot"}
+    needs = {"app": "app", "eval": "plot", "analyze": "plot"}
     for extras in re.findall(r"pip install (?:-e )?'\.\[([\w,]+)\]'", text):
         missing = {needs.get(words[0], "cli") for words in commands(text)} - set(extras.split(","))
         assert not missing, f"{page}: {missing}"

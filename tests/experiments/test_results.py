@@ -17,10 +17,8 @@ from experiments.studies.tables import TABLES, describe, describe_sampler
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.base import in_order
 
-ALIASES = {
-    "71b471869d12": "71b471833dc3",
-    "c803a5c331cf": "623c62c134c2",
-}  # a recorded revision that is not a commit: the one meant
+# Recorded revisions that are not commits, and those that are meant.
+ALIASES = {"71b471869d12": "71b471833dc3", "c803a5c331cf": "623c62c134c2"}
 NUMBER = r"\d[\d,]*\.?\d*"
 
 

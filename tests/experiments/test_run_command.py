@@ -426,8 +426,8 @@ def test_experiments_can_be_named_by_the_paper_s_numbers() -> None:
 
 def test_the_paper_s_tables_and_figures_are_experiments() -> None:
     places = [e.paper for e in EXPERIMENTS.values() if e.paper]
-    for kind, labels, others in (("Table", paper.TABLES, {4}), ("Figure", paper.FIGURES, {1})):
+    for kind, count, others in (("Table", paper.TABLES, {4}), ("Figure", paper.FIGURES, {1})):
         ours = {
             int(n) for each in places if each.startswith(kind) for n in re.findall(r"\d+", each)
         }
-        assert ours == set(range(1, len(labels) + 1)) - others
+        assert ours == set(range(1, count + 1)) - others

@@ -282,8 +282,8 @@ def test_cells_become_a_table_and_curves(tmp_path: Path) -> None:
     for day, cell in ((5, other), (10, shown)):  # of the run before, and of the last one
         put(store, cell.sample(), {"evaluations": 1.0}, day)
     notes = ("What it is.",)
-    made = grid("t", ("solver",), lambda _: entries, x="x", log=True, likelihood=True, notes=notes)
-    plan = made("small")
+    made = grid("t", ("solver",), x="x", log=True, likelihood=True, notes=notes)
+    plan = made(lambda _: entries)("small")
     (table,) = plan.tables(store)
     assert table.columns == (*metric.columns, TRAINING[0])
     assert {row.labels: [value.value for value in row.ours] for row in table.rows} == {
@@ -307,7 +307,7 @@ def test_cells_become_a_table_and_curves(tmp_path: Path) -> None:
     assert (x, valid) == (8.0, Value(512.0, 16.0, 1))  # the root of 1,024 / 4
     assert novel.value == 510.0
     assert [value.value for value in figure.level] == [1000.0, 998.0]
-    assert grid("t", ("solver",), lambda _: entries)("small").figures(store) == []
+    assert grid("t", ("solver",))(lambda _: entries)("small").figures(store) == []
 
 
 @pytest.mark.parametrize("source", ["uniform", "mask"])
