@@ -74,7 +74,7 @@ def check_names(data: str, names: Sequence[str], columns: list[str]) -> None:
         return
     check_strings("condition", names, "names")
     for name in names:
-        if find_column([*columns, *PROPERTIES], name) is None and name not in PROPERTIES:
+        if find_column([*columns, *PROPERTIES], name) is None:
             existing = f"its columns are {', '.join(columns)}" if columns else "it has none"
             raise InputError(
                 f"{data} has no column {name!r}, {existing}; when preparing the data, name a "

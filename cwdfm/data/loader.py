@@ -14,7 +14,7 @@ from cwdfm.cache import cache_path, cached
 from cwdfm.data.columns import with_columns
 from cwdfm.data.dataset import FORMAT, CacheMode, TokenData
 from cwdfm.data.molecule_files import PARQUET, has_molecules
-from cwdfm.data.molecules import Molecules, Preparation, SmilesFile
+from cwdfm.data.molecules import MoleculeOptions, Molecules, SmilesFile
 from cwdfm.data.moses import MOSES
 from cwdfm.data.qm9 import QM9
 from cwdfm.data.readers import file_type
@@ -224,7 +224,7 @@ def _load_molecules(
             f"{tokenizer_class.kind!r}; omit it, or omit the tokenizer",
             fields=("representation",),
         )
-    options = Preparation(
+    options = MoleculeOptions(
         **{"length": dataset.length, **cut},
         representation=tokenizer_class,
         standardize=standardize or KEEP,

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Preparation:
+class MoleculeOptions:
     """How the rows of a dataset become sequences; see `cwdfm.data.load`."""
 
     length: int
@@ -116,14 +116,14 @@ class Molecules(ABC):
     def origin(self) -> dict[str, Any]:
         """What identifies the raw data: package and version or file name, and SHA-256."""
 
-    def source(self, options: Preparation) -> dict[str, Any]:
+    def source(self, options: MoleculeOptions) -> dict[str, Any]:
         """Everything that determines the prepared data; part of the cache key."""
         versions = {"rdkit": package_version("rdkit"), "preparation": PREPARATION}
         return {**self.origin(), **options.to_json(), **versions}
 
     def prepare(
         self,
-        options: Preparation,
+        options: MoleculeOptions,
         tokenizer: MoleculeTokenizer | None = None,
         *,
         workers: int = 1,
@@ -256,7 +256,7 @@ class SmilesFile(Molecules):
 
 def check_row(
     text: str,
-    options: Preparation,
+    options: MoleculeOptions,
     tokenizer: MoleculeTokenizer | None,
     kept: Collection[str],
     changed: Counter[str],

@@ -18,7 +18,7 @@ from cwdfm.data import (
     reads_text,
 )
 from cwdfm.data.molecule_files import LINE_SUFFIXES
-from cwdfm.data.molecules import Preparation
+from cwdfm.data.molecules import MoleculeOptions
 from cwdfm.data.readers import file_type, is_table
 from cwdfm.errors import InputError, NotInstalled
 
@@ -79,4 +79,4 @@ def _check_molecules(file: SmilesFile, length: int | None) -> None:
     """Raise an error if a short file contains no molecules."""
     with suppress(NotInstalled):  # the task itself reports it
         if len(list(file.rows(_MANY_LINES))) < _MANY_LINES:
-            file.prepare(Preparation(length or _LONG))  # raises
+            file.prepare(MoleculeOptions(length or _LONG))  # raises

@@ -30,7 +30,7 @@ from cwdfm.data import (
     split_smiles,
     tokenizer_from_json,
 )
-from cwdfm.data.molecules import REASONS, PackagedMolecules, Preparation, pack, split
+from cwdfm.data.molecules import REASONS, MoleculeOptions, PackagedMolecules, pack, split
 from cwdfm.data.qm9 import QM9
 from cwdfm.data.smiles import invalid_reason
 
@@ -309,10 +309,10 @@ def test_package_files_are_limited_by_split_and_hashed_by_content(
     files = (("a.csv", "train"), ("b.csv", "train"), ("c.csv", "valid"))
     place: dict[str, Any] = {"package": "chemist", "module": "chemist", "install": "?"}
     mine = PackagedMolecules(name="mine", length=8, files=files, **place)
-    whole = mine.prepare(Preparation(8, seed=0))
+    whole = mine.prepare(MoleculeOptions(8, seed=0))
     assert sorted(whole.texts("train")) == ["C", "CC", "CF", "CN", "CO"]
     assert sorted(whole.texts("valid")) == ["CCC", "CCN", "CCO"]  # without the one trained on
-    few = mine.prepare(Preparation(8, limit=4, seed=0))
+    few = mine.prepare(MoleculeOptions(8, limit=4, seed=0))
     assert sorted(few.texts("train")) == ["C", "CC", "CN", "CO"]
     before = mine.origin()
     write(module / "b.csv", "Smiles\nCN\nCP")

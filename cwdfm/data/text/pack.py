@@ -93,18 +93,14 @@ class Packing:
         return token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
 
     @property
-    def is_rows(self) -> bool:
-        """Whether each document is its own window."""
-        return isinstance(self.tokenizer, RowTokenizer)
-
-    @property
     def _streams(self) -> dict[Split, Path]:
         return {"train": self.work / "train.bin", "valid": self.work / VALID_STREAM}
 
     def run(self, workers: int, progress: Callable[[int], object] | None) -> dict[str, int]:
         """Tokenize the remaining documents and write the windows; returns the report."""
         counts = self._resume()
-        row_length = self.source["length"] if self.is_rows else None
+        is_rows = isinstance(self.tokenizer, RowTokenizer)  # each document is its own window
+        row_length = self.source["length"] if is_rows else None
         encoder = Encoder(self.tokenizer, self.corpus.detokenizer, row_length)
         unsaved = 0
         with self._streams["train"].open("ab") as train, self._streams["valid"].open("ab") as valid:
