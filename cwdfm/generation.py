@@ -1,7 +1,7 @@
 """`generate`: sample from a trained model of any method, with prompts, guidance and fragments."""
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
@@ -26,6 +26,7 @@ from cwdfm.postprocess import Refine, Reject, Resample
 from cwdfm.recommendation import recommend_for
 from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples, Solver
+from cwdfm.solver.base import with_temperature
 from cwdfm.solver.sample import Progress
 from cwdfm.solver_config import make_solver
 from cwdfm.trained import Trained, auto_batch_size, prompt_tokens
@@ -301,8 +302,4 @@ def _find_solver(method: Method, solver: object, temperature: float | None) -> o
         return method.adapt(
             make_solver(method.default_solver if solver is None else solver, **options)
         )
-    if not options:
-        return solver
-    if not is_dataclass(solver) or "temperature" not in {field.name for field in fields(solver)}:
-        raise InputError(f"{solver!r} has no temperature; omit it, or set it inside the solver")
-    return replace(solver, **options)  # type: ignore[type-var]
+    return solver if temperature is None else with_temperature(solver, temperature)

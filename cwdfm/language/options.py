@@ -14,7 +14,7 @@ from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import CacheKind
 from cwdfm.schedule import Spacing
 from cwdfm.solver import EntropyBound, Solver, Threshold, TopK
-from cwdfm.solver.base import with_draw_options
+from cwdfm.solver.base import with_temperature
 from cwdfm.solver_config import make_solver
 
 
@@ -92,9 +92,9 @@ def find_solver(
             fields=("solver",),
         )
     check_instance("solver", solver, Solver, "TopK(temperature=0.0)")
-    assert isinstance(solver, Solver)
     if temperature is not None:
-        solver = with_draw_options(solver, temperature=temperature)
+        solver = with_temperature(solver, temperature)
+    assert isinstance(solver, Solver)
     return solver
 
 

@@ -10,14 +10,14 @@ distribution invariant and moves any other distribution closer to it. A temperat
 more aggressively, but gives up this invariance.
 """
 
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.errors import check_instance, check_integer
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw
 from cwdfm.ops.random import derive_seed
@@ -31,7 +31,7 @@ from cwdfm.postprocess.base import (
     describe_like,
 )
 from cwdfm.schedule import Schedule, Spacing
-from cwdfm.solver.base import Solver
+from cwdfm.solver.base import Solver, with_temperature
 from cwdfm.solver.sample import Samples, Start, sample
 from cwdfm.source import Source
 from cwdfm.weight import Weight
@@ -82,11 +82,8 @@ class Refine(Postprocess):
         """Return the solver with the temperature of the refinement."""
         if self.temperature is None:
             return solver
-        if not is_dataclass(solver) or not hasattr(solver, "temperature"):
-            raise InputError(
-                f"{solver} has no temperature to change; omit temperature=", fields=("temperature",)
-            )
-        return replace(solver, temperature=self.temperature)
+        changed: Solver = with_temperature(solver, self.temperature)
+        return changed
 
 
 def refine(

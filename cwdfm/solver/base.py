@@ -9,7 +9,7 @@ Shapes: B batch, N sequence length.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from cwdfm.errors import (
 )
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw, nucleus, sample_categorical
-from cwdfm.ops.random import check_seed, sample_index
+from cwdfm.ops.random import Purpose, check_seed, sample_index, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 
@@ -65,6 +65,14 @@ class State:
             loops=zeros_BN,
             previous=torch.full_like(tokens_BN, -1),
         )
+
+    def uniform(self, purpose: Purpose) -> Tensor:
+        """Uniform draws [B, N] for the next step."""
+        return uniform_BN(self.seed, purpose, self.index, self.step, self.tokens.shape[1])
+
+    def exponential(self, purpose: Purpose) -> Tensor:
+        """Exp(1) draws [B, N] for the next step."""
+        return -torch.log1p(-self.uniform(purpose))
 
 
 @dataclass(frozen=True)
@@ -185,15 +193,18 @@ class Solver(ABC):
         return None
 
 
-def with_draw_options(solver: Solver, **options: Any) -> Solver:
-    """The solver with other options of its draws, or of those of the solver inside it."""
-    if isinstance(solver, DrawOptions):
-        return replace(solver, **options)
-    if isinstance(inner := getattr(solver, "solver", None), Solver):
-        outer: Any = solver
-        changed: Solver = replace(outer, solver=with_draw_options(inner, **options))
-        return changed
-    raise InputError(f"{solver!r} has no {' and '.join(options)}; omit it", fields=tuple(options))
+def with_temperature(solver: Any, temperature: float) -> Any:
+    """The solver with another temperature of its draws, or of those of the solver inside it."""
+    is_config = is_dataclass(solver) and not isinstance(solver, type)
+    names = {field.name for field in fields(solver)} if is_config else set()
+    if "temperature" in names:
+        return replace(solver, temperature=temperature)
+    if "solver" in names:
+        return replace(solver, solver=with_temperature(solver.solver, temperature))
+    raise InputError(
+        f"{solver!r} has no temperature; omit it, or set it inside the solver",
+        fields=("temperature",),
+    )
 
 
 def advance(source: Source, state: State, tokens_BN: Tensor) -> State:

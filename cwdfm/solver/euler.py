@@ -26,7 +26,7 @@ from cwdfm.ops.random import Purpose
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import DrawOptions, Info, Reveals, State
 from cwdfm.solver.correction import Correction, Corrector, Remask
-from cwdfm.solver.step import Step, StepSolver, exponential
+from cwdfm.solver.step import Step, StepSolver
 from cwdfm.solver.unmasking_order import MIN_LOG_WEIGHT, first_of
 from cwdfm.source import Source
 from cwdfm.weight import Weight
@@ -124,7 +124,7 @@ class Euler(DrawOptions, StepSolver):
         back_BN = back_BN & ~jump_BN
         tokens_BN = torch.where(jump_BN, proposal_BN, x_BN)
         if correction is not None:
-            renoised_BN = source.renoise(x_BN, step.uniform(Purpose.RENOISE))
+            renoised_BN = source.renoise(x_BN, state.uniform(Purpose.RENOISE))
             tokens_BN = torch.where(back_BN, renoised_BN, tokens_BN)
         after, info = step.finish(tokens_BN, rows, backward=back_BN, alpha=alpha_BN)
         if correction is not None and score is not None:
@@ -197,11 +197,11 @@ def _race(
     A jump with hazard H happens at the fraction E / H of the step, with E ~ Exp(1).
     """
     forward_BN = alpha_BN * forward_hazard
-    forward_clock_BN = exponential(state, Purpose.FORWARD)
+    forward_clock_BN = state.exponential(Purpose.FORWARD)
     forward_jump_BN = forward_clock_BN < forward_BN
     if backward_BN is None:
         return forward_jump_BN, torch.zeros_like(state.fixed)
-    backward_clock_BN = exponential(state, Purpose.BACKWARD)
+    backward_clock_BN = state.exponential(Purpose.BACKWARD)
     backward_jump_BN = backward_clock_BN < backward_BN
     earlier_BN = backward_clock_BN * forward_BN < forward_clock_BN * backward_BN
     return forward_jump_BN & ~(backward_jump_BN & earlier_BN), backward_jump_BN
@@ -216,7 +216,7 @@ def _counted(
     proportional to alpha. Log-weights are used because the alpha of steep weights underflows in
     float64.
     """
-    clock_BN = exponential(state, Purpose.FORWARD)
-    count_B = ((exponential(state, Purpose.COUNT) < hazard) & masked_BN).sum(1)
+    clock_BN = state.exponential(Purpose.FORWARD)
+    count_B = ((state.exponential(Purpose.COUNT) < hazard) & masked_BN).sum(1)
     time_BN = clock_BN.log() - log_weight_BN.clamp(min=MIN_LOG_WEIGHT)
     return first_of(torch.where(masked_BN, time_BN, inf).argsort(dim=1), count_B)

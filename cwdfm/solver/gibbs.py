@@ -84,17 +84,17 @@ class Gibbs(StepSolver):
 
     def _redraw_masked(self, step: Step) -> tuple[Tensor, Positions]:
         revealed_BN = ~step.movable & ~step.state.fixed
-        chosen_BN = self._choose(step.uniform(Purpose.SELECT), revealed_BN)
+        chosen_BN = self._choose(step.state.uniform(Purpose.SELECT), revealed_BN)
         rows = Positions.of(chosen_BN)
         hidden_BN = torch.where(chosen_BN, step.source.vocab_size, step.tokens)
         logits_KV = step.logits(hidden_BN, step.times(step.t), rows)
-        token_K = self._draw(logits_KV, rows.take(step.uniform(Purpose.REDRAW)))
+        token_K = self._draw(logits_KV, rows.take(step.state.uniform(Purpose.REDRAW)))
         return rows.replace(step.tokens, token_K), rows
 
     def _redraw_uniform(self, step: Step) -> tuple[Tensor, Positions]:
         free_BN, kappa = ~step.state.fixed, float(step.schedule.kappa(step.t))
         vocab = step.source.vocab_size
-        rank_BN = step.uniform(Purpose.SELECT)
+        rank_BN = step.state.uniform(Purpose.SELECT)
         rows = Positions.of(self._choose(rank_BN, free_BN) if self.select == "random" else free_BN)
         x_K = rows.take(step.tokens)
         logits_KV = step.logits(step.tokens, step.times(step.t), rows)
@@ -104,8 +104,8 @@ class Gibbs(StepSolver):
             chosen_BN = self._choose(rows.scatter(p_K) + 1e-12 * rank_BN, free_BN)
         else:
             chosen_BN = rows.mask
-        token_K = self._draw(others_KV, rows.take(step.uniform(Purpose.REDRAW)))
-        u_BN = step.uniform(Purpose.KEEP)
+        token_K = self._draw(others_KV, rows.take(step.state.uniform(Purpose.REDRAW)))
+        u_BN = step.state.uniform(Purpose.KEEP)
         # The token is noise if u >= kappa; (u - kappa) / (1 - kappa) is then uniform.
         noise_BN = ((u_BN - kappa) / (1 - kappa) * vocab).long().clamp(0, vocab - 1)
         drawn_BN = torch.where(u_BN < kappa, rows.replace(step.tokens, token_K), noise_BN)

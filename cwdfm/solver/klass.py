@@ -44,7 +44,7 @@ class KLASS(DrawOptions, StepSolver):
         masked_B, rows = masked_BN.sum(1), Positions.of(masked_BN)
         t_B = revealed_time(step, masked_B, (~state.fixed).sum(1))
         logits_KV = step.logits(state.tokens, t_B, rows)
-        u_K = rows.take(step.uniform(Purpose.PROPOSAL))
+        u_K = rows.take(state.uniform(Purpose.PROPOSAL))
         proposal_BN = rows.replace(state.tokens, self.draw(logits_KV, u_K))
         log_p_KV = logits_KV.log_softmax(-1)
         confidence_BN = rows.scatter(log_p_KV.amax(-1).exp().double())

@@ -139,24 +139,13 @@ class Recording:
         S, M = len(self.times) - 1, len(self.move_step)
         if min(R, N, S) < 1 or R > MAX_SEQUENCES:
             raise ValueError(f"it has {R} sequences of {N} tokens and {S} steps")
-        expected: dict[str, tuple[int, ...]] = {
-            "fixed": (R, N),
-            "times": (S + 1,),
-            "move_step": (M,),
-            "move_sequence": (M,),
-            "move_position": (M,),
-            "move_token": (M,),
-            "move_alternatives": (M, self.move_alternatives.shape[-1]),
-            "move_probabilities": self.move_alternatives.shape,
-            "entropy": (S, R, N),
-            "alpha": (S, R, N),
-        }
-        for name, shape in expected.items():
-            if getattr(self, name).shape != shape:
-                raise ValueError(f"{name} has shape {getattr(self, name).shape}, not {shape}")
-        for name, kind in _ARRAYS.items():
-            if getattr(self, name).dtype != kind:
-                raise ValueError(f"{name} has dtype {getattr(self, name).dtype}, not {kind}")
+        sizes = {"R": R, "N": N, "S": S, "T": S + 1, "M": M, "K": self.move_alternatives.shape[-1]}
+        for name, (kind, axes) in _ARRAYS.items():
+            array, shape = getattr(self, name), tuple(sizes[axis] for axis in axes)
+            if array.shape != shape:
+                raise ValueError(f"{name} has shape {array.shape}, not {shape}")
+            if array.dtype != kind:
+                raise ValueError(f"{name} has dtype {array.dtype}, not {kind}")
         bounds = {"move_step": S, "move_sequence": R, "move_position": N}
         for name, bound in bounds.items():
             _check_range(name, getattr(self, name), bound)
@@ -169,18 +158,19 @@ class Recording:
             raise ValueError("move_probabilities has values that are not finite")
 
 
-_ARRAYS = {
-    "start": np.int32,
-    "fixed": np.bool_,
-    "times": np.float64,
-    "move_step": np.int32,
-    "move_sequence": np.int32,
-    "move_position": np.int32,
-    "move_token": np.int32,
-    "move_alternatives": np.int32,
-    "move_probabilities": np.float16,
-    "entropy": np.uint8,
-    "alpha": np.uint8,
+# The dtypes and axes of the arrays; T is S + 1.
+_ARRAYS: dict[str, tuple[type[np.generic], str]] = {
+    "start": (np.int32, "RN"),
+    "fixed": (np.bool_, "RN"),
+    "times": (np.float64, "T"),
+    "move_step": (np.int32, "M"),
+    "move_sequence": (np.int32, "M"),
+    "move_position": (np.int32, "M"),
+    "move_token": (np.int32, "M"),
+    "move_alternatives": (np.int32, "MK"),
+    "move_probabilities": (np.float16, "MK"),
+    "entropy": (np.uint8, "SRN"),
+    "alpha": (np.uint8, "SRN"),
 }
 
 

@@ -12,7 +12,6 @@ from cwdfm.errors import InputError, check_instance, is_number, require
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
-from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import DrawOptions, Info, Solver, State, advance
 from cwdfm.solver.proposal import RowScore, propose
@@ -58,15 +57,6 @@ class Step:
     def times(self, t: float) -> Tensor:
         """The time t for every sequence, float32 [B]."""
         return torch.full((len(self.tokens),), t, dtype=torch.float32, device=self.tokens.device)
-
-    def uniform(self, purpose: Purpose) -> Tensor:
-        """Uniform draws [B, N] of this step."""
-        state = self.state
-        return uniform_BN(state.seed, purpose, state.index, state.step, self.tokens.shape[1])
-
-    def exponential(self, purpose: Purpose) -> Tensor:
-        """Exp(1) draws [B, N] of this step."""
-        return exponential(self.state, purpose)
 
     def propose(
         self,
@@ -129,9 +119,3 @@ class StepSolver(Solver):
     @abstractmethod
     def take(self, step: Step) -> tuple[State, Info]:
         """Simulate from t to t_next. A step to t_next = 1 reveals all remaining tokens."""
-
-
-def exponential(state: State, purpose: Purpose) -> Tensor:
-    """Exp(1) draws [B, N] for the next step of a state."""
-    length = state.tokens.shape[1]
-    return -torch.log1p(-uniform_BN(state.seed, purpose, state.index, state.step, length))

@@ -67,14 +67,14 @@ class TwoStage(DrawOptions, StepSolver):
         needs_logits = self.weight is not None and self.weight.needs_logits
         survival = step.schedule.survival(step.t) * torch.tensor(-first).exp()
         middle = float(step.schedule.inverse(1 - survival))
-        clock_BN = step.exponential(Purpose.BACKWARD)
+        clock_BN = step.state.exponential(Purpose.BACKWARD)
         rows_x = Positions.of(step.movable)
         if needs_logits:
             logits_KV = step.logits(x_BN, step.times(step.t), rows_x)
             alpha_x_BN = self._alpha(step, step.movable, rows_x, logits_KV)
         else:
             alpha_x_BN = self._alpha(step, step.movable)
-        jump_BN = step.movable & (step.exponential(Purpose.FORWARD) < alpha_x_BN * first)
+        jump_BN = step.movable & (step.state.exponential(Purpose.FORWARD) < alpha_x_BN * first)
         movable_y_BN = step.movable & ~jump_BN if source.marks_noise else step.movable
         # The coordinates that may jump in the second stage. If alpha needs no logits, it bounds the
         # rates before the model is evaluated, which excludes some of them.
@@ -85,7 +85,7 @@ class TwoStage(DrawOptions, StepSolver):
             second_BN = second_BN & (clock_BN < bound_BN * second)
             rows_x = Positions.of(jump_BN | second_BN)
             logits_KV = step.logits(x_BN, step.times(step.t), rows_x)
-        u_K = rows_x.take(step.uniform(Purpose.PROPOSAL))
+        u_K = rows_x.take(step.state.uniform(Purpose.PROPOSAL))
         y_BN = torch.where(jump_BN, rows_x.replace(x_BN, self.draw(logits_KV, u_K)), x_BN)
 
         rows = Positions.of(second_BN)
@@ -104,7 +104,7 @@ class TwoStage(DrawOptions, StepSolver):
         moves_K = rows.take(clock_BN) < rate_KV.sum(1) * second
         # Rows that do not jump may have no positive rate; ones keep their draw well-defined.
         mass_KV = torch.where(moves_K[:, None], rate_KV, 1.0)
-        u_K = rows.take(step.uniform(Purpose.RENOISE))
+        u_K = rows.take(step.state.uniform(Purpose.RENOISE))
         token_K = sample_categorical(mass_KV.log(), u_K, dtype=self.dtype)
         base_BN = y_BN if self.continues else x_BN
         token_K = torch.where(moves_K, token_K, rows.take(base_BN))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice, is_number
 from cwdfm.model.positions import Positions
-from cwdfm.ops.random import Purpose, uniform_BN
+from cwdfm.ops.random import Purpose
 from cwdfm.solver.base import DrawOptions, Info, Solver, State
 from cwdfm.solver.step import Step, StepSolver
 from cwdfm.source import Source
@@ -82,7 +82,7 @@ class BestFirst(DrawOptions, StepSolver):
         if isinstance(order, Weight):
             prediction = scored[-1] if order.needs_logits else 0.0
             score_BN = order.log_weight(~masked_BN, prediction, state.prompted)
-            score_BN = score_BN.clamp(min=MIN_LOG_WEIGHT) - step.exponential(Purpose.ORDER).log()
+            score_BN = score_BN.clamp(min=MIN_LOG_WEIGHT) - state.exponential(Purpose.ORDER).log()
         else:
             score_BN = scored[list(names).index(order)]
         order_BN = best_first(state, score_BN, masked_BN)
@@ -94,8 +94,8 @@ class BestFirst(DrawOptions, StepSolver):
         chosen_BN = first_of(order_BN, count_B)
         if not renoises:
             return step.finish(torch.where(chosen_BN, proposal_BN, state.tokens), rows)
-        noise_BN = step.source.renoise(state.tokens, step.uniform(Purpose.RENOISE))
-        same_BN = step.uniform(Purpose.KEEP) * step.source.vocab_size < 1
+        noise_BN = step.source.renoise(state.tokens, state.uniform(Purpose.RENOISE))
+        same_BN = state.uniform(Purpose.KEEP) * step.source.vocab_size < 1
         noise_BN = torch.where(same_BN, state.tokens, noise_BN)
         tokens_BN = torch.where(masked_BN & ~chosen_BN, noise_BN, state.tokens)
         tokens_BN = torch.where(chosen_BN, proposal_BN, tokens_BN)
@@ -161,8 +161,7 @@ class EntropyBound(BestFirst):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number = isinstance(self.gamma, int | float) and not isinstance(self.gamma, bool)
-        if not number or not self.gamma >= 0:
+        if not is_number(self.gamma) or not self.gamma >= 0:
             raise InputError(
                 f"gamma must be a number >= 0, in nats, got {self.gamma!r}; 0 reveals one "
                 f"coordinate per step, inf everything at once",
@@ -245,8 +244,7 @@ def best_first(state: State, score_BN: Tensor, masked_BN: Tensor) -> Tensor:
 
     Ties are broken at random.
     """
-    u_BN = uniform_BN(state.seed, Purpose.TIE, state.index, state.step, score_BN.shape[1])
-    shuffled_BN = u_BN.argsort(dim=1)
+    shuffled_BN = state.uniform(Purpose.TIE).argsort(dim=1)
     score_BN = score_BN.masked_fill(~masked_BN, -torch.inf).gather(1, shuffled_BN)
     return shuffled_BN.gather(1, score_BN.argsort(dim=1, descending=True, stable=True))
 

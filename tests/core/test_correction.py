@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.solver.base import with_temperature
 from tests.support.chains import (
     SCHEDULE,
     Memory,
@@ -238,6 +239,14 @@ def test_unlikely_tokens_are_drawn_first() -> None:
     assert int((after.tokens[:, :2] != 1).sum()) <= 6  # only Euler's jumps, at a hazard of 0.001
     assert float((after.tokens[:, 2] == 1).double().mean()) > 0.7
     assert bool((info.evaluated >= 1).all())
+
+
+def test_temperature_of_the_solver_inside() -> None:
+    solver = with_temperature(cwdfm.Gibbs(cwdfm.Euler()), 0.5)
+    assert solver == cwdfm.Gibbs(cwdfm.Euler(temperature=0.5))
+    for other in (cwdfm.Euler, cwdfm.Entropy(1.0), 0.7):
+        with pytest.raises(cwdfm.InputError, match="has no temperature"):
+            with_temperature(other, 0.5)
 
 
 # Edits

@@ -68,14 +68,6 @@ class HeadOfTrunkDiffers(SmallSplitModel):
         return 5 * super().forward(x_t, t)
 
 
-class SmallModelBehindDropout(SmallModel):
-    def __init__(self) -> None:
-        super().__init__(6)
-
-    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
-        return torch.nn.functional.dropout(super().forward(x_t, t), 0.5, self.training)
-
-
 def on_grid(*times: float) -> cwdfm.Samples:
     return sample(steps=len(times) - 1, grid=torch.tensor(times))
 
@@ -259,24 +251,9 @@ def test_nothing_masked() -> None:
     assert bool(torch.isfinite(loss))
 
 
-def test_some_sequences_fixed() -> None:
-    fixed = NOTHING.clone()
-    fixed[1] = True
-    out = sample(prompt=X + 3, fixed=fixed, batch_size=1)
-    assert out.tokens[1].tolist() == [3] * 8
-    assert int(out.evaluations[1]) == 0
-
-
 def test_nan_logits_in_a_loss() -> None:
     logits = torch.full((3, 8, 6), torch.nan)
     assert bool(cwdfm.CrossEntropy()(logits, PATH.sample(X, T), SCHEDULE).isnan())
-
-
-def test_model_in_training_mode() -> None:
-    model = torch.nn.Sequential(SmallModelBehindDropout())
-    first, second = sample(model[0]), sample(model[0])
-    assert torch.equal(first.tokens, second.tokens)
-    assert model.training
 
 
 def test_half_precision_defaults() -> None:
@@ -289,11 +266,3 @@ def test_half_precision_defaults() -> None:
         assert torch.equal(sample(model, source=UNIFORM, solver=solver).tokens, usual)
     finally:
         torch.set_default_dtype(before)
-
-
-def test_postprocessed_and_all_fixed() -> None:
-    arguments = (SmallModel(6), MASK, SCHEDULE)
-    refined = cwdfm.refine(*arguments, cwdfm.Euler(), X, fixed=~NOTHING)
-    for found in (refined, cwdfm.resample(*arguments, X, fixed=~NOTHING)):
-        assert torch.equal(found.tokens, X)
-        assert int(found.evaluations.sum()) == 0

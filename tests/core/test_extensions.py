@@ -186,17 +186,6 @@ def test_windows_of_prompted_sequences_are_cut(weight: cwdfm.Weight) -> None:
     assert torch.equal(draw("auto", first_only), draw("circular", first_only))
 
 
-def test_the_end_of_a_prompted_sequence_is_not_revealed_first() -> None:
-    """After the first reveal of FirstHitting: position 8 follows the prompt, 31 is the end.
-
-    With scale 40 the weight of any other position is below e^-40.
-    """
-    solver = cwdfm.FirstHitting(cwdfm.Neighbor(1, 40.0))
-    state = solver.init(SOURCE, torch.arange(64), 32, prompt=PROMPT)
-    state, info = solver.step(SmallModel(SOURCE.num_tokens), SOURCE, SCHEDULE, state, 0.0, 0.1)
-    assert info.forward[:, 8].all()
-
-
 def test_postprocessing_keeps_the_prompt_of_samples() -> None:
     model = SmallModel(SOURCE.num_tokens)
     prompt = torch.tensor([SOURCE.mask_id, 4, 4, 4] * 2)

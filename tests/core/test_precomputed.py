@@ -1,6 +1,5 @@
 """Precomputed reveals give the same samples as the step-by-step loop."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,7 +11,6 @@ from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.schedule import Linear, Polynomial, Schedule, time_grid
 from cwdfm.solver import Corrector, Euler, Samples, sample
 from cwdfm.solver.precomputed import Plan, run_plan
-from cwdfm.solver.proposal import propose
 from cwdfm.source import MaskSource, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
 from tests.support.kernels import perturbed
@@ -154,17 +152,3 @@ def test_positions_within_active_sequences() -> None:
     assert torch.equal(x[backwards].flatten(0, 1)[rows.flat_within(backwards)], x[mask])
     assert torch.equal(rows.take(x), x[mask])
     assert Positions.of(torch.ones(2, 3, dtype=torch.bool)).active is None
-
-
-def test_draws_depend_on_the_step_of_each_sequence(model: DiT) -> None:
-    """Sequences at different steps draw the same tokens as in separate batches."""
-    solver = Euler()
-    state = solver.init(SOURCE, torch.arange(3), LENGTH, seed=7)
-    rows = Positions.of(torch.ones(3, LENGTH, dtype=torch.bool))
-    step = torch.tensor([4, 0, 9])
-    with torch.no_grad():
-        rest = (torch.full((3,), 0.2), rows, solver)
-        mixed, _ = propose(model, SOURCE, replace(state, step=step), *rest)
-        for b, k in enumerate(step.tolist()):
-            alone, _ = propose(model, SOURCE, replace(state, step=k), *rest)
-            assert torch.equal(mixed[b], alone[b])

@@ -97,22 +97,3 @@ def test_unweighted_uniform_source_evaluates_only_jumps() -> None:
     # the expected number of forward clocks that ring is the integrated hazard up to the last step
     assert model.rows < 0.05 * 200 * SHAPE[0] * SHAPE[1]
     assert model.rows - 4 == out.logit_evaluations
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_training_corruption_does_not_depend_on_the_batch(source: cwdfm.Source) -> None:
-    x_1 = torch.randint(0, 7, (64, 20), generator=torch.manual_seed(0))
-    index = torch.arange(1000, 1064)
-    t = cwdfm.stratified_times(5, 9, torch.arange(64), 64)
-    for path in (
-        cwdfm.MixturePath(source, SCHEDULE),
-        cwdfm.ContextPath(source, SCHEDULE, cwdfm.Neighbor(2, 1.0)),
-        cwdfm.ContextPath(source, SCHEDULE, cwdfm.Distance(1.0)),
-    ):
-        whole = path.sample(x_1, t, seed=5, step=9, index=index)
-        rows = torch.tensor([63, 0, 31])
-        part = path.sample(x_1[rows], t[rows], seed=5, step=9, index=index[rows])
-        assert torch.equal(part.x_t, whole.x_t[rows])
-        assert torch.equal(part.revealed, whole.revealed[rows])
-        later = path.sample(x_1, t, seed=5, step=10, index=index)
-        assert not torch.equal(later.x_t, whole.x_t)

@@ -247,21 +247,6 @@ def _continuous_law(chain: Chain, pieces: int = 150) -> np.ndarray:
     return chain.data_law(law @ chain.step_matrix(1 - 1e-4, math.inf))
 
 
-def test_samples_themselves_converge_at_first_order() -> None:
-    """The same, on samples: the error of P(x^1 = x^2) halves with every doubling."""
-    target = np.array([[0.48, 0.02], [0.02, 0.48]])
-    for mask in (True, False):
-        chain = Chain(target, mask)
-        errors = []
-        for steps in (4, 8, 16):
-            out = sample_chain(chain, cwdfm.Euler(), steps, 200_000, seed=steps)
-            agree = (out.tokens[:, 0] == out.tokens[:, 1]).double().mean()
-            errors.append(0.96 - float(agree))
-        # standard error of each: 4e-4
-        assert errors[0] > 0.02
-        assert_first_order(errors, 0.35)
-
-
 @both_sources
 def test_integrated_hazard_is_exact_for_factorized_targets(mask: bool) -> None:
     """alpha = 1 and independent coordinates: p_t holds at every time of every grid."""
@@ -379,12 +364,6 @@ def test_grids_and_callback() -> None:
     out = sample_chain(chain, cwdfm.Euler(), 3, grid=grid, callback=note)
     assert times == [(0.0, 0.3), (0.3, 0.35), (0.35, 1.0)]
     assert_follows(histogram(out.tokens, 2), exact_law(chain, grid.numpy()))
-
-
-def test_one_step_draws_independent_posteriors() -> None:
-    chain = Chain(correlated_target(3, 2, seed=7), mask=True)
-    law = np.outer(chain.target.sum(1), chain.target.sum(0)).flatten()
-    assert_follows(counts_of(chain, cwdfm.Euler(), 1), law)
 
 
 class Own(cwdfm.Neighbor):

@@ -15,6 +15,7 @@ from tests.support.gemma import CANVAS, write_gemma
 from tests.support.language import (
     EOS,
     MASK,
+    block_mask,
     qwen_fields,
     reference,
     reference_logits,
@@ -143,9 +144,9 @@ def test_code_of_a_folder_runs_only_with_consent(tmp_path: Path, kind: str) -> N
         cwdfm.load("owner/name", trust_remote_code=True)
     model = cwdfm.load(folder, trust_remote_code=True)
     ids = torch.randint(6, COUNT, (2, 12), generator=torch.Generator().manual_seed(1))
-    place = torch.arange(12)
-    mask = (place[:, None] // 4 >= place // 4)[None, None]
-    found = model.network.logits(model.network.hidden(ids, place.expand(2, -1), mask, None))
+    place = torch.arange(12).expand(2, -1)
+    hidden = model.network.hidden(ids, place, block_mask(12, 4), None)
+    found = model.network.logits(hidden)
     torch.testing.assert_close(found, reference_logits(network, ids, block=4), rtol=0, atol=1e-4)
     options: dict[str, Any] = {"prompts": ["the cat sat on", "a"], "max_new_tokens": 10, "stop": []}
     cached = cwdfm.generate(model, **options)
@@ -172,12 +173,11 @@ def test_logits_are_those_of_the_authors_code(tmp_path: Path, name: str) -> None
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = cwdfm.load(tmp_path)
     assert (model.mask_id, model.shift) == (MASK, name == "dream")
-    place = torch.arange(record["x"].shape[1])
-    mask = None
-    if name == "sdar":
-        assert model.block == 4
-        mask = (place[:, None] // 4 >= place // 4)[None, None]
-    hidden = model.network.hidden(record["x"], place.expand_as(record["x"]), mask, None)
+    length = record["x"].shape[1]
+    assert model.block == (4 if name == "sdar" else None)
+    mask = None if model.block is None else block_mask(length, model.block)
+    place = torch.arange(length).expand_as(record["x"])
+    hidden = model.network.hidden(record["x"], place, mask, None)
     found = model.network.logits(hidden)
     torch.testing.assert_close(found, record["logits"], rtol=1e-4, atol=1e-4)
 

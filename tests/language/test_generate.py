@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import cwdfm
 from tests.support.edits import Tokens, published_edits
 from tests.support.exact import Array
-from tests.support.language import EOS, FAMILIES, MASK, reference_logits
+from tests.support.language import EOS, FAMILIES, MASK, block_mask, reference_logits
 
 PROMPTS = ["the cat sat", "a big old dog ran in the red house on the", "moon"]
 COUNT = 26  # ids of the tokenizer
@@ -102,9 +102,8 @@ def test_logits_equal_transformers(family: Any) -> None:
         found[..., MASK] = expected[..., MASK]  # the mask is not predicted
         torch.testing.assert_close(found[..., :COUNT], expected[..., :COUNT], rtol=0, atol=1e-4)
     else:
-        block, place = facts["block"], torch.arange(12)
-        mask = (place[:, None] // block >= place // block)[None, None]
-        hidden = model.network.hidden(ids, place.expand(3, -1), mask, None)
+        mask = block_mask(12, facts["block"])
+        hidden = model.network.hidden(ids, torch.arange(12).expand(3, -1), mask, None)
         torch.testing.assert_close(model.network.logits(hidden), expected, rtol=0, atol=1e-4)
 
 

@@ -166,16 +166,19 @@ def write_a2d(folder: Path) -> tuple[Path, nn.Module]:
     return write_model(folder, network, qwen_fields("a2d-qwen3")), network
 
 
+def block_mask(length: int, block: int) -> Tensor:
+    """A mask [1, 1, N, N] with which attention is causal between blocks."""
+    block_N = torch.arange(length) // block
+    return (block_N[:, None] >= block_N)[None, None]
+
+
 def reference_logits(
     network: nn.Module, ids_BN: Tensor, *, shift: bool = False, block: int | None = None
 ) -> Tensor:
     """Logits [B, N, V] by transformers with an explicit mask, one forward pass, no cache."""
     length = ids_BN.shape[1]
-    allowed = torch.ones(length, length, dtype=torch.bool)
-    if block is not None:
-        place = torch.arange(length) // block
-        allowed = place[:, None] >= place[None, :]
-    bias = torch.zeros(1, 1, length, length).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    allowed = block_mask(length, block or length)
+    bias = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
     with torch.no_grad():
         logits: Tensor = network(ids_BN, attention_mask=bias.expand(len(ids_BN), -1, -1, -1)).logits
     return torch.cat([logits[:, :1], logits[:, :-1]], 1) if shift else logits
