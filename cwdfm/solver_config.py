@@ -17,6 +17,7 @@ from cwdfm.solver import (
     Corrector,
     Edit,
     EntropyBound,
+    EntropyPace,
     Euler,
     FirstHitting,
     Gibbs,
@@ -43,10 +44,25 @@ class SolverConfig:
 
 
 @dataclass(frozen=True)
-class EntropyBoundConfig(SolverConfig):
+class OrderConfig(SolverConfig):
+    """Solvers that reveal the best tokens first."""
+
+    distance: int = 0  # reveal only tokens at once that are more than this many tokens apart
+
+
+@dataclass(frozen=True)
+class EntropyBoundConfig(OrderConfig):
     """Entropy-bounded unmasking."""
 
     gamma: float = 0.1  # bound on the dependence between tokens revealed at once, in nats
+
+
+@dataclass(frozen=True)
+class EntropyPaceConfig(OrderConfig):
+    """The same share of the remaining entropy in every step."""
+
+    distance: int = 2  # reveal only tokens at once that are more than this many tokens apart
+    pace: float = 0.5  # bound on the dependence, relative to the entropy that a step resolves
 
 
 @dataclass(frozen=True)
@@ -204,10 +220,15 @@ SOLVERS: dict[str, NamedSolver] = {
     ),
     "entropy-inverse": NamedSolver(EulerConfig, lambda c: c.build(EntropyInverse())),
     "first-hitting": NamedSolver(SolverConfig, lambda _: FirstHitting()),
-    "confidence": NamedSolver(SolverConfig, lambda _: TopK("confidence")),
-    "margin": NamedSolver(SolverConfig, lambda _: TopK("margin")),
-    "low-entropy": NamedSolver(SolverConfig, lambda _: TopK("entropy")),
-    "entropy-bound": NamedSolver(EntropyBoundConfig, lambda c: EntropyBound(c.gamma)),
+    "confidence": NamedSolver(OrderConfig, lambda c: TopK("confidence", distance=c.distance)),
+    "margin": NamedSolver(OrderConfig, lambda c: TopK("margin", distance=c.distance)),
+    "low-entropy": NamedSolver(OrderConfig, lambda c: TopK("entropy", distance=c.distance)),
+    "entropy-bound": NamedSolver(
+        EntropyBoundConfig, lambda c: EntropyBound(c.gamma, distance=c.distance)
+    ),
+    "entropy-pace": NamedSolver(
+        EntropyPaceConfig, lambda c: EntropyPace(c.pace, distance=c.distance)
+    ),
     "threshold": NamedSolver(ThresholdConfig, lambda c: Threshold(c.threshold)),
     "edit": NamedSolver(EditConfig, EditConfig.build),
     "klass": NamedSolver(KLASSConfig, lambda c: KLASS(c.threshold, c.kl, c.history)),

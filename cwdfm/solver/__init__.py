@@ -3,6 +3,7 @@
 from cwdfm.solver.base import Info, Solver, State
 from cwdfm.solver.correction import Correction, Corrector, Remask
 from cwdfm.solver.edit import Edit
+from cwdfm.solver.entropy_pace import EntropyPace
 from cwdfm.solver.euler import Euler
 from cwdfm.solver.first_hitting import FirstHitting
 from cwdfm.solver.fit_confidence import fit_confidence, fit_temperature
@@ -20,6 +21,7 @@ __all__ = [
     "Corrector",
     "Edit",
     "EntropyBound",
+    "EntropyPace",
     "Euler",
     "FirstHitting",
     "Gibbs",

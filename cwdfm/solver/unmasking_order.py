@@ -6,13 +6,14 @@ drawn, such as the model's prediction, but not on the proposed tokens.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, is_number
+from cwdfm.errors import InputError, check_choice, check_integer, is_number
 from cwdfm.model.positions import Positions
 from cwdfm.ops.random import Purpose
 from cwdfm.solver.base import DrawOptions, Info, Solver, State
@@ -23,6 +24,7 @@ from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight, Weight
 Score = Literal["confidence", "margin", "entropy"]
 Order = Score | Weight
 MIN_LOG_WEIGHT = -1e13  # replaces -inf: below the negative of the largest scale times any length
+CERTAIN = 0.1  # nats: tokens with at most this entropy may be revealed next to each other
 
 # Confidence scores of a prediction p: max p, p(best) - p(second best), -H(p). Higher is better.
 SCORES: dict[Score, PredictionWeight] = {
@@ -42,7 +44,14 @@ class BestFirst(DrawOptions, StepSolver):
 
     Some solvers support a uniform source. Every step then reconsiders all free coordinates:
     revealed ones take their proposals, and the others fresh noise.
+
+    - `distance`: Tokens that are drawn at once are independent given x_t, but nearby tokens depend
+      on each other most. With a distance, a coordinate is skipped if a better one of the same step
+      is at most this far away, unless the model is certain of either (an entropy of at most
+      `CERTAIN` nats).
     """
+
+    distance: int = field(default=0, kw_only=True)
 
     renoises: ClassVar[bool] = False  # whether a uniform source is supported
     even: ClassVar[bool] = False  # whether all sequences finish in the same step
@@ -54,13 +63,18 @@ class BestFirst(DrawOptions, StepSolver):
         """The score or weight that sorts the coordinates."""
 
     @abstractmethod
-    def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
+    def count(
+        self, step: Step, free_B: Tensor, masked_B: Tensor, scored: dict[Score, Tensor]
+    ) -> Tensor:
         """The number of the masked_B [B] coordinates that a step to t_next < 1 reveals, int64 [B].
 
         `scored` holds the `scores` [B, N], sorted in the order of revealing, with coordinates that
-        are not masked last. `stay` is the fraction of the free_B [B] coordinates that the path
-        leaves masked at t_next.
+        are not masked last. free_B [B] coordinates are not part of the prompt.
         """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("distance", self.distance, least=0)
 
     def unfinished(self, source: Source, state: State) -> Tensor | None:
         masked_BN = source.movable(state.tokens, state.fixed)
@@ -73,24 +87,18 @@ class BestFirst(DrawOptions, StepSolver):
         masked_B, free_B = masked_BN.sum(1), (~state.fixed).sum(1)
         unknown_B = masked_B if marked or state.memory is None else masked_B - state.memory
         t_B = revealed_time(step, unknown_B, free_B)
-        rows, order = Positions.of(masked_BN, dense=self.even or renoises), self.order
-        names = dict.fromkeys((*self.scores, *([order] if isinstance(order, str) else [])))
-        weights: list[Weight] = [SCORES[name] for name in names]
-        if isinstance(order, Weight) and order.needs_logits:
-            weights.append(order)
-        proposal_BN, scored = step.propose(t_B, rows, self, weights)
-        if isinstance(order, Weight):
-            prediction = scored[-1] if order.needs_logits else 0.0
-            score_BN = order.log_weight(~masked_BN, prediction, state.prompted)
-            score_BN = score_BN.clamp(min=MIN_LOG_WEIGHT) - state.exponential(Purpose.ORDER).log()
-        else:
-            score_BN = scored[list(names).index(order)]
-        order_BN = best_first(state, score_BN, masked_BN)
-        count_B = masked_B
+        rows = Positions.of(masked_BN, dense=self.even or renoises)
+        proposal_BN, score_BN, scored = self._scores(step, t_B, rows, masked_BN)
+        order_BN, count_B = best_first(state, score_BN, masked_BN), masked_B
+        most_B = masked_B
+        if self.distance:
+            uncertain_BN = masked_BN & (-scored["entropy"] > CERTAIN)
+            crowded_BN = uncertain_BN & ~spaced(order_BN, uncertain_BN, self.distance)
+            order_BN = grouped(order_BN, crowded_BN + 2 * ~masked_BN)
+            most_B = masked_B if self.even else masked_B - crowded_BN.sum(1)
         if not step.last:
-            scored = [x_BN.gather(1, order_BN) for x_BN in scored[: len(self.scores)]]
-            stay = float(step.schedule.survival(step.t_next)) / state.start_survival
-            count_B = self.count(free_B, masked_B, scored, stay).minimum(masked_B)
+            scored = {name: x_BN.gather(1, order_BN) for name, x_BN in scored.items()}
+            count_B = self.count(step, free_B, masked_B, scored).minimum(most_B)
         chosen_BN = first_of(order_BN, count_B)
         if not renoises:
             return step.finish(torch.where(chosen_BN, proposal_BN, state.tokens), rows)
@@ -101,6 +109,28 @@ class BestFirst(DrawOptions, StepSolver):
         tokens_BN = torch.where(chosen_BN, proposal_BN, tokens_BN)
         after, info = step.finish(tokens_BN, rows, backward=~chosen_BN)
         return replace(after, memory=count_B), info
+
+    def _scores(
+        self, step: Step, t_B: Tensor, rows: Positions, masked_BN: Tensor
+    ) -> tuple[Tensor, Tensor, dict[Score, Tensor]]:
+        """Proposals, the values that sort the coordinates, and all scores by name, each [B, N]."""
+        order = self.order
+        names: dict[Score, None] = dict.fromkeys(self.scores)
+        if self.distance:
+            names["entropy"] = None
+        if not isinstance(order, Weight):
+            names[order] = None
+        weights: list[Weight] = [SCORES[name] for name in names]
+        if isinstance(order, Weight) and order.needs_logits:
+            weights.append(order)
+        proposal_BN, found = step.propose(t_B, rows, self, weights)
+        scored = dict(zip(names, found, strict=False))
+        if not isinstance(order, Weight):
+            return proposal_BN, scored[order], scored
+        prediction = found[-1] if order.needs_logits else 0.0
+        log_BN = order.log_weight(~masked_BN, prediction, step.state.prompted)
+        log_BN = log_BN.clamp(min=MIN_LOG_WEIGHT) - step.state.exponential(Purpose.ORDER).log()
+        return proposal_BN, log_BN, scored
 
 
 @dataclass(frozen=True)
@@ -131,7 +161,10 @@ class TopK(BestFirst):
     def order(self) -> Order:
         return self.score
 
-    def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
+    def count(
+        self, step: Step, free_B: Tensor, masked_B: Tensor, scored: dict[Score, Tensor]
+    ) -> Tensor:
+        stay = float(step.schedule.survival(step.t_next)) / step.state.start_survival
         return (masked_B - remaining(free_B, stay)).clamp(min=1)
 
 
@@ -173,11 +206,10 @@ class EntropyBound(BestFirst):
     def order(self) -> Order:
         return self.error
 
-    def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
-        entropy_BN = -scored[0]
-        # sum - max over a prefix is 0 for one coordinate, and nondecreasing in the length.
-        error_BN = entropy_BN.cumsum(1) - entropy_BN.cummax(1).values
-        return (error_BN <= self.gamma).long().cumprod(1).sum(1)
+    def count(
+        self, step: Step, free_B: Tensor, masked_B: Tensor, scored: dict[Score, Tensor]
+    ) -> Tensor:
+        return longest_prefix(-scored["entropy"], self.gamma)
 
 
 @dataclass(frozen=True)
@@ -201,8 +233,37 @@ class Threshold(BestFirst):
         super().__post_init__()
         check_probability("threshold", self.threshold)
 
-    def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
-        return (scored[0] >= self.threshold).long().cumprod(1).sum(1).clamp(min=1)
+    def count(
+        self, step: Step, free_B: Tensor, masked_B: Tensor, scored: dict[Score, Tensor]
+    ) -> Tensor:
+        sure_BN = scored["confidence"] >= self.threshold
+        return sure_BN.long().cumprod(1).sum(1).clamp(min=1)
+
+
+def longest_prefix(entropy_BN: Tensor, bound: Tensor | float) -> Tensor:
+    """The length [B] of the longest prefix with sum H - max H <= bound. It is at least 1."""
+    # sum - max over a prefix is 0 for one coordinate, and nondecreasing in the length.
+    error_BN = entropy_BN.cumsum(1) - entropy_BN.cummax(1).values
+    return (error_BN <= bound).long().cumprod(1).sum(1)
+
+
+def spaced(order_BN: Tensor, candidates_BN: Tensor, distance: int) -> Tensor:
+    """The candidates that remain after each, in this order, removes all later ones within
+    `distance`; bool [B, N].
+    """
+    length, window = order_BN.shape[1], 2 * distance + 1
+    # Every round keeps the candidates that come first in their window, and removes their neighbors.
+    rank_BN = order_BN.argsort(dim=1)
+    priority_BN = torch.where(candidates_BN, length - rank_BN, 0).float()
+    kept_BN = torch.zeros_like(candidates_BN)
+    while priority_BN.any():
+        first_BN = (priority_BN > 0) & (
+            priority_BN == F.max_pool1d(priority_BN, window, stride=1, padding=distance)
+        )
+        kept_BN |= first_BN
+        near_BN = F.max_pool1d(first_BN.float(), window, stride=1, padding=distance) > 0
+        priority_BN = priority_BN.masked_fill(near_BN, 0)
+    return kept_BN
 
 
 def remaining(free_B: Tensor, stay: float) -> Tensor:
@@ -247,6 +308,11 @@ def best_first(state: State, score_BN: Tensor, masked_BN: Tensor) -> Tensor:
     shuffled_BN = state.uniform(Purpose.TIE).argsort(dim=1)
     score_BN = score_BN.masked_fill(~masked_BN, -torch.inf).gather(1, shuffled_BN)
     return shuffled_BN.gather(1, score_BN.argsort(dim=1, descending=True, stable=True))
+
+
+def grouped(order_BN: Tensor, group_BN: Tensor) -> Tensor:
+    """Sort the coordinates by the number of their group; within a group the order stays."""
+    return order_BN.gather(1, group_BN.gather(1, order_BN).argsort(dim=1, stable=True))
 
 
 def first_of(order_BN: Tensor, count_B: Tensor) -> Tensor:

@@ -59,6 +59,7 @@ SOLVERS: dict[str, cwdfm.Solver] = {
     "TopK-margin": cwdfm.TopK("margin"),
     "TopK-entropy": cwdfm.TopK("entropy"),
     "EntropyBound": cwdfm.EntropyBound(0.5),
+    "EntropyPace": cwdfm.EntropyPace(),
     "Threshold": cwdfm.Threshold(0.5),
     "KLASS": cwdfm.KLASS(0.3, 0.1, 1),
     "PathPlanning": cwdfm.PathPlanning(),
@@ -68,7 +69,16 @@ SOLVERS: dict[str, cwdfm.Solver] = {
     "Gibbs": cwdfm.Gibbs(cwdfm.Euler(hazard="integrated"), tokens=2),
 }
 # Solvers that run with a mask source only, or are recorded only there.
-MASK_ONLY = ("FirstHitting", "TopK", "EntropyBound", "Threshold", "KLASS", "PathPlanning", "Edit")
+MASK_ONLY = (
+    "FirstHitting",
+    "TopK",
+    "EntropyBound",
+    "EntropyPace",
+    "Threshold",
+    "KLASS",
+    "PathPlanning",
+    "Edit",
+)
 PATHS: dict[str, cwdfm.Weight | None] = {
     "MixturePath": None,
     **{f"ContextPath-{name}": weight for name, weight in CONTEXT.items()},

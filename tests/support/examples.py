@@ -41,6 +41,8 @@ EXAMPLES: list[object] = [
     cwdfm.ThetaRK2(0.7, temperature=0.8, top_p=0.9),
     cwdfm.TopK(cwdfm.Neighbor(1, 4.0) + cwdfm.Entropy(1.0)),
     cwdfm.Threshold(0.3),
+    cwdfm.EntropyPace(0.5, distance=1),
+    cwdfm.TopK("margin", distance=2),
     cwdfm.KLASS(0.2, 0.1, 1),
     cwdfm.PathPlanning(0.5),
     cwdfm.Edit(cwdfm.Threshold(0.4), 0.3, 4),
@@ -49,7 +51,8 @@ EXAMPLES: list[object] = [
 
 # Solvers that require a mask source.
 MASK_ONLY = (
-    cwdfm.TopK, cwdfm.Threshold, cwdfm.KLASS, cwdfm.PathPlanning, cwdfm.FirstHitting, cwdfm.Edit
+    cwdfm.TopK, cwdfm.EntropyPace, cwdfm.Threshold, cwdfm.KLASS, cwdfm.PathPlanning,
+    cwdfm.FirstHitting, cwdfm.Edit,
 )  # fmt: skip
 
 LENGTH = 12
