@@ -31,7 +31,7 @@ from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.train.config import TrainConfig
-from tests.support.command import command, rejected
+from tests.support.command import command, rejected, succeeded
 
 ROOT = Path(__file__).parents[2]
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
@@ -76,8 +76,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_molecules_are_prepared_into_one_file(tmp_path: Path) -> None:
     (tmp_path / "my.smi").write_text("\n".join(MOLECULES))
     out = tmp_path / "new" / "my.npz"
-    done = command("prepare", tmp_path / "my.smi", "--length", 16, "--randomized", 3, "--out", out)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(
+        "prepare", tmp_path / "my.smi", "--length", 16, "--randomized", 3, "--out", out
+    )
     assert f"written: {out}" in done.stdout
     own, randomized = load(tmp_path / "my.smi", length=16, cache=False), load(out)
     assert len(randomized.train) == 3 * len(own.train)
@@ -94,16 +95,15 @@ def test_prepare_does_not_overwrite_other_files(tmp_path: Path) -> None:
     assert f"{out} already exists" in said
     assert "--force" in said
     assert out.read_text() == "precious"
-    assert command("prepare", mine, *flags, "--force").returncode == 0
+    succeeded("prepare", mine, *flags, "--force")
     before = out.stat().st_mtime_ns, out.read_bytes()
-    again = command("prepare", mine, *flags)
-    assert (again.returncode, f"written: {out}" in again.stdout) == (0, True)
+    assert f"written: {out}" in succeeded("prepare", mine, *flags).stdout
     for different in ([other, *flags], [mine, *flags, "--randomized", 2], [mine, "--out", out]):
         assert "different data or with different options" in rejected("prepare", *different)
     assert before == (out.stat().st_mtime_ns, out.read_bytes())
     randomized = [mine, *flags, "--randomized", 2, "--seed", 3]
     for more in (["--force"], []):
-        assert command("prepare", *randomized, *more).returncode == 0
+        succeeded("prepare", *randomized, *more)
     assert load(out).source["spelling_seed"] == 3
     assert command("prepare", *randomized[:-1], 4).returncode == 2
 
@@ -113,8 +113,7 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run")
     flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
     flags += ["--checkpoint-every", 6, "--validate-every", 6, "--log-every", 6]
-    done = command("train", "qm9-debug", "--out", out, *flags)
-    assert done.returncode == 0, done.stderr
+    done = succeeded("train", "qm9-debug", "--out", out, *flags)
     assert "validation_loss" in done.stdout
     again = command("train", "qm9-debug", "--out", out, *flags)
     assert "all steps are done" in again.stdout
@@ -137,12 +136,9 @@ def test_interrupted_training_returns_the_signal_code(
     sample = ["--n", 2, "--steps", 2, "--force", "--out", tmp_path / "a.smi"]
     expected = "sampling from its checkpoint at step 2 of 12\n"
     assert command("sample", tmp_path, *sample).stderr.endswith(expected)
-    named = command("sample", tmp_path / "checkpoints" / "step-00000002", *sample)
-    assert (named.returncode, "not finished" in named.stderr) == (0, False), (
-        "the checkpoint was named explicitly"
-    )
-    again = command("train", "qm9-debug", "--out", tmp_path, *flags)
-    assert again.returncode == 0, again.stderr
+    named = succeeded("sample", tmp_path / "checkpoints" / "step-00000002", *sample)
+    assert "not finished" not in named.stderr, "the checkpoint was named explicitly"
+    again = succeeded("train", "qm9-debug", "--out", tmp_path, *flags)
     assert "resuming from step 2" in again.stdout
     assert "not finished" not in command("sample", tmp_path, *sample).stderr
     shutil.rmtree(tmp_path / "model")  # the last checkpoint is equivalent
@@ -153,14 +149,13 @@ def test_interrupted_training_returns_the_signal_code(
 def test_train_then_sample(trained: Path, tmp_path: Path, solver: str) -> None:
     out = tmp_path / "a.jsonl"
     flags = ["--n", 8, "--steps", 6, "--solver", solver, "--batch-size", 3]
-    done = command("sample", trained, "--out", out, *flags)
-    assert done.returncode == 0, done.stderr
+    succeeded("sample", trained, "--out", out, *flags)
     head, *rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert head["options"]["solver"] == solver
     assert head["provenance"]["command"]
     assert len(rows) == 8
     smi = tmp_path / "a.smi"
-    assert command("sample", trained, "--out", smi, *flags).returncode == 0
+    succeeded("sample", trained, "--out", smi, *flags)
     assert smi.read_text().split("\n")[:8] == [row["text"] for row in rows]
     said = rejected("sample", trained, "--out", out, *flags)
     assert "already exists" in said
@@ -191,9 +186,8 @@ def test_errors_name_flags(options: type, fields: list[str], message: str, expec
 
 
 def test_version_is_printed_and_recorded() -> None:
-    shown = command("--version")
+    shown = succeeded("--version")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    assert shown.returncode == 0
     assert shown.stdout.startswith(f"cwdfm {__version__} ")
     assert f"torch {torch.__version__}, device {device}: " in shown.stdout
     assert provenance()["versions"]["cwdfm"] == __version__
@@ -214,8 +208,7 @@ def test_help() -> None:
         ("analyze --help", "context  How hard masked tokens are"),
         ("analyze --help", "updates  How often solvers update each token"),
     ):
-        ended = command(*line.split())
-        assert (ended.returncode, expected in ended.stdout) == (0, True)
+        assert expected in succeeded(*line.split()).stdout
     bundled = cwdfm.bundled_models()
     assert len(bundled) > 1
     for name in ("sample", "perplexity", "analyze context", "analyze updates"):
@@ -228,8 +221,7 @@ def test_commands_in_the_help_text_work(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^  cwdfm (.+)$", command("--help").stdout, re.MULTILINE)
     assert [line.split()[0] for line in lines] == ["demo", "sample"]
-    done = command(*lines[1].split(), "--n", 2, "--steps", 2)
-    assert done.returncode == 0, done.stderr
+    succeeded(*lines[1].split(), "--n", 2, "--steps", 2)
     assert len(Path("molecules.smi").read_text().splitlines()) == 2
 
 

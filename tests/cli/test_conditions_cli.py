@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import command, rejected
+from tests.support.command import rejected, succeeded
 
 pytest.importorskip("rdkit")
 HALOGENS = {"fluoride": "F", "chloride": "Cl", "bromide": "Br"}
@@ -23,11 +23,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepared = folder / "my.npz"
     columns = ["--condition", "halogen", "carbons"]
     options = ["--length", "12", *columns]
-    done = command("prepare", folder / "my.csv", "--out", prepared, *options)
-    assert done.returncode == 0, done.stderr
+    succeeded("prepare", folder / "my.csv", "--out", prepared, *options)
     out = ["--data", prepared, "--out", folder / "run", *columns, *TRAIN.split()]
-    done = command("train", "qm9-debug", *out)
-    assert done.returncode == 0, done.stderr
+    succeeded("train", "qm9-debug", *out)
     return folder
 
 
@@ -35,8 +33,7 @@ def sampled(folder: Path, name: str, *options: str) -> list[str]:
     """The texts of samples with some properties."""
     out = folder / f"{name}.smi"
     few = ["--n", "48", "--steps", "16", "--solver", "euler", "--hazard", "integrated"]
-    done = command("sample", folder / "run", "--out", out, *few, *options)
-    assert done.returncode == 0, done.stderr
+    succeeded("sample", folder / "run", "--out", out, *few, *options)
     return out.read_text().split()
 
 
@@ -56,7 +53,7 @@ def test_samples_have_the_property(folder: Path) -> None:
 
 def test_the_property_is_recorded(folder: Path) -> None:
     words = ["--n", "4", "--steps", "2", "--property", "carbons=3", "--out"]
-    assert command("sample", folder / "run", *words, folder / "few.jsonl").returncode == 0
+    succeeded("sample", folder / "run", *words, folder / "few.jsonl")
     head = json.loads((folder / "few.jsonl").read_text().splitlines()[0])
     assert head["options"]["property"] == ["carbons=3"]
 
@@ -65,16 +62,14 @@ def test_conditions_are_added_to_a_trained_model(folder: Path) -> None:
     """The new network has the condition, and without training predicts as before."""
     base, fine = folder / "base", folder / "fine"
     none = ["--steps", "2", "--previews", "0", "--elbo-rows", "0"]
-    done = command("train", "qm9-debug", "--data", folder / "my.npz", "--out", base, *none)
-    assert done.returncode == 0, done.stderr
+    succeeded("train", "qm9-debug", "--data", folder / "my.npz", "--out", base, *none)
     words = ["--init", base, "--data", folder / "my.npz", "--out", fine, "--learning-rate", "1e-9"]
     words += ["--min-learning-rate", "0", "--condition", "halogen"]
-    done = command("train", "finetune", *words, *none)
-    assert done.returncode == 0, done.stderr
+    succeeded("train", "finetune", *words, *none)
     few = ["--n", "8", "--steps", "4", "--out"]
-    assert command("sample", base, *few, folder / "before.jsonl").returncode == 0
+    succeeded("sample", base, *few, folder / "before.jsonl")
     words = ["--property", "halogen=bromide"]
-    assert command("sample", fine, *few, folder / "after.jsonl", *words).returncode == 0
+    succeeded("sample", fine, *few, folder / "after.jsonl", *words)
     before, after = (
         [json.loads(line)["text"] for line in (folder / name).read_text().splitlines()[1:]]
         for name in ("before.jsonl", "after.jsonl")

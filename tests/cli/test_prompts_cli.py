@@ -9,7 +9,7 @@ import pytest
 import cwdfm
 from cwdfm.cli import sample_prompts
 from cwdfm.sample_file import read_samples
-from tests.support.command import command, rejected
+from tests.support.command import rejected, succeeded
 from tests.support.language import write_llada
 
 ROWS: dict[str, list[Any]] = {
@@ -35,8 +35,7 @@ def test_texts_equal_those_of_the_library(folder: Path, tmp_path: Path, kind: st
     prompts = write(tmp_path / "prompts.jsonl", [{kind: row} for row in rows])
     out = str(tmp_path / "out.jsonl")
     flags = ["--max-new-tokens", "6", "--batch-size", "2", "--solver", "neighbor", "--seed", "3"]
-    ended = command("sample", folder, "--prompts", prompts, "--out", out, *flags)
-    assert ended.returncode == 0, ended
+    succeeded("sample", folder, "--prompts", prompts, "--out", out, *flags)
     found = read_samples(Path(out))
     name = kind if kind == "messages" else f"{kind}s"
     expected = cwdfm.generate(
@@ -107,8 +106,7 @@ def test_chat_turns_prompts_into_messages(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("the cat\nmoon\n")
     out = str(tmp_path / "out.jsonl")
     flags = ["--prompts", str(tmp_path / "p.txt"), "--out", out, "--max-new-tokens", "4"]
-    ended = command("sample", folder, *flags, "--chat")
-    assert ended.returncode == 0, ended
+    succeeded("sample", folder, *flags, "--chat")
     messages = [[{"role": "user", "content": text}] for text in ("the cat", "moon")]
     expected = cwdfm.generate(cwdfm.load(folder), messages=messages, max_new_tokens=4)
     assert read_samples(Path(out)).tokens == expected.tokens

@@ -10,7 +10,7 @@ import cwdfm
 from cwdfm.cli.sample_output import selected
 from cwdfm.data import ByteTokenizer, SmilesTokenizer
 from cwdfm.sample_file import read_samples
-from tests.support.command import Ended, command, rejected
+from tests.support.command import Ended, command, rejected, succeeded
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
 MODEL = "qm9-mask-small"
@@ -20,9 +20,7 @@ DRAW = ("--n", "6", "--steps", "4")
 def given(monkeypatch: pytest.MonkeyPatch, text: str, *words: object) -> Ended:
     """Run a command with a text on standard input."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    ended = command(*words)
-    assert ended.returncode == 0, ended
-    return ended
+    return succeeded(*words)
 
 
 def test_samples_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +67,7 @@ def test_perplexity_reads_and_writes_streams(
     (tmp_path / "a.txt").write_text(text)
     line = ("perplexity", MODEL, "--draws", "2", "--out")
     piped = given(monkeypatch, text, *line, "-", "--data", "-")
-    assert command(*line, tmp_path / "a.json", "--data", tmp_path / "a.txt").returncode == 0
+    succeeded(*line, tmp_path / "a.json", "--data", tmp_path / "a.txt")
     found, expected = json.loads(piped.stdout), json.loads((tmp_path / "a.json").read_text())
     assert found["results"][0]["perplexity"] == expected["results"][0]["perplexity"]
     assert found["results"][0]["data"] == "-"
@@ -93,8 +91,7 @@ def test_only_valid_and_unique_samples(tmp_path: Path) -> None:
     both = ("valid", "unique")
     for words in ((), ("--only", *both)):
         out = tmp_path / f"{len(words)}.jsonl"
-        ended = command("sample", MODEL, "--out", out, "--n", 40, "--steps", 4, *words)
-        assert ended.returncode == 0
+        ended = succeeded("sample", MODEL, "--out", out, "--n", 40, "--steps", 4, *words)
     whole, part = read_samples(tmp_path / "0.jsonl"), read_samples(tmp_path / "3.jsonl")
     kept_rows, counts = selected([{"text": t} for t in whole.texts], both, tokenizer)
     assert part.texts == [row["text"] for row in kept_rows]

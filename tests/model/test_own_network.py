@@ -14,7 +14,7 @@ from cwdfm.errors import InputError
 from cwdfm.method import Flow
 from cwdfm.sample_file import read_samples
 from cwdfm.train.config import settings_of
-from tests.support.command import command, rejected
+from tests.support.command import rejected, succeeded
 
 PATH = f"{__name__}:Net"
 TOKENS = ("C", "N", "O")
@@ -108,9 +108,9 @@ def test_commands(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
     line = ["sample", saved, "--out", tmp_path / "a.jsonl", "--n", 3, "--steps", 2]
     assert PATH in rejected(*line)
-    assert command(*line, "--network", PATH).returncode == 0
+    succeeded(*line, "--network", PATH)
     samples = read_samples(tmp_path / "a.jsonl")
     assert samples.tokens == trained(width=12).generate(n=3, steps=2).tokens.tolist()
     (tmp_path / "a.smi").write_text("\n".join("C" * n for n in range(1, 8)))
     data = ["--data", tmp_path / "a.smi", "--network", PATH]
-    assert command("perplexity", saved, *data).returncode == 0
+    succeeded("perplexity", saved, *data)

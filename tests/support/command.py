@@ -39,6 +39,13 @@ def command(*arguments: object) -> Ended:
     return Ended(int(str(code or 0)), out.getvalue(), err.getvalue())
 
 
+def succeeded(*arguments: object) -> Ended:
+    """How a command ended that must succeed."""
+    ended = command(*arguments)
+    assert ended.returncode == 0, (arguments, ended)
+    return ended
+
+
 def rejected(*arguments: object) -> str:
     """What a command says that rejects its input: exit code 2 and a message."""
     ended = command(*arguments)
