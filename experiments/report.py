@@ -158,7 +158,7 @@ def origin(name: str) -> tuple[str, str, str]:
         earlier = made.get("commands", [])  # if several commands contributed to the result
         return made["command"], *_origins([made, *rows, *earlier])
     cells = in_order(EXPERIMENTS[name].plan("small").tasks)
-    results = [result for cell in cells if (result := STORE.result(cell)) is not None]
+    results = [result for cell in cells if (result := STORE.record(cell)) is not None]
     command = f"python -m experiments run {name} --scale small"
     return command, *_origins(result["provenance"] for result in results)
 

@@ -81,8 +81,8 @@ def readings(scale: Scale) -> Plan:
     tasks = [cell.likelihood(seed) for seed in range(seeds) for cell in cells.values()]
 
     def bounds(cell: Cell, store: Store) -> list[float | None]:
-        done = [store.result(cell.likelihood(seed)) for seed in range(seeds)]
-        return [None if each is None else each["result"]["nats_per_token"] for each in done]
+        found = [store.result(cell.likelihood(seed)) for seed in range(seeds)]
+        return [None if each is None else each["nats_per_token"] for each in found]
 
     def tables(store: Store) -> list[Table]:
         base = bounds(next(iter(cells.values())), store)
@@ -115,9 +115,8 @@ def with_further_scores(
         return Trigram(drawn), Overlap(drawn)
 
     def values(drawn: Sample | HeldOut, store: Store) -> tuple[Value, ...]:
-        words, shared = (store.result(task) for task in scores(drawn))
-        read = {} if words is None else words["result"]
-        copied = {} if shared is None else shared["result"]["shares"].get(str(NGRAM), {})
+        read, shared = (store.result(task) or {} for task in scores(drawn))
+        copied = shared.get("shares", {}).get(str(NGRAM), {})
         unknown, share = (
             Value(None if found is None else 100 * found, None, 2)
             for found in (read.get("unknown"), copied.get("value"))
