@@ -96,10 +96,9 @@ class Cell:
         bound, drawn = store.result(self.likelihood()), store.result(self.sample())
         likelihood = evaluations = Value(None)
         if bound is not None:
-            found = bound["result"]
-            likelihood = Value(found["perplexity"], found["perplexity_error"], 3)
+            likelihood = Value(bound["perplexity"], bound["perplexity_error"], 3)
         if drawn is not None:
-            evaluations = Value(drawn["result"]["evaluations"], None, 1)
+            evaluations = Value(drawn["evaluations"], None, 1)
         recipe = task.recipe
         reads = 2 if recipe.method == "bd3lm" else 1  # it processes every sequence noised and clean
         read = reads * recipe.steps * recipe.batch_size * recipe.length / 1e6

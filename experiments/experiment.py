@@ -24,11 +24,6 @@ class Plan:
     tables: Callable[[Store], list[Table]]  # cells of unfinished tasks stay blank
     figures: Callable[[Store], list[Curves]] = lambda _: []
 
-    def progress(self, store: Store) -> str:
-        """Describe how many of the tasks and their dependencies are finished."""
-        tasks = in_order(self.tasks)
-        return f"{sum(store.result(task) is not None for task in tasks):,} of {len(tasks):,} tasks"
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -48,9 +43,11 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> Iterator[Path]:
     """
     tables, curves = plan.tables(store), plan.figures(store)
     figures = [(stem, f) for stem, f in numbered(name, curves) if not f.blank]
+    tasks = in_order(plan.tasks)
+    done = sum(store.result(task) is not None for task in tasks)
     head = (
-        f"`python -m experiments run {name}` at {folder.name} scale: {plan.progress(store)} are "
-        f"finished."
+        f"`python -m experiments run {name}` at {folder.name} scale: {done:,} of {len(tasks):,} "
+        f"tasks are finished."
     )
     head += " Smoke test: the numbers are meaningless.\n" if folder.name == "smoke" else "\n"
     images = [f"![{f.title}]({stem}.png)\n" for stem, f in figures]

@@ -148,13 +148,13 @@ def model_note(task: Train, store: Store) -> str:
     training = f"{recipe.steps:,} training steps of {recipe.batch_size:,} sequences"
     if done is None:
         return training
-    millions = done["result"]["parameters"] / 1e6
+    millions = done["parameters"] / 1e6
     return f"{round(millions) or round(millions, 2):g}M parameters, {training}"
 
 
 def validation_losses(task: Train, store: Store) -> Points:
     """The validation losses of a training by step."""
     done = store.result(task)
-    metrics = done["result"]["metrics"] if done is not None else []
+    metrics = [] if done is None else done["metrics"]
     losses = {each["step"]: each.get("validation_loss") for each in metrics}
     return [(step, (Value(loss),)) for step, loss in losses.items() if loss]

@@ -46,10 +46,10 @@ def list_experiments() -> str:
             f"{'name':{_WIDTH + 2}} {'GPU minutes':>{len(UNKNOWN)}}  {'in the paper':16} subject",
             "",
             "tables and figures of the paper:",
-            *(f"{_head(e)}  {e.paper:16} {_subject(e)}" for e in in_paper),
+            *(f"{_head(e)}  {e.paper:16} {e.title}" for e in in_paper),
             "",
             "further experiments:",
-            *(f"{_head(e)}  {_subject(e)}" for e in others),
+            *(f"{_head(e)}  {e.title}" for e in others),
             "",
             f"  {'all':{_WIDTH}} {'':{len(UNKNOWN)}}  all of them",
             "",
@@ -108,9 +108,3 @@ def paper_order(experiment: Experiment) -> tuple[bool, bool, int]:
     """Sort key: tables of the paper, its figures, further experiments."""
     first = next(iter(re.findall(r"\d+", experiment.paper)), "0")
     return not experiment.paper, experiment.paper.startswith("Figure"), int(first)
-
-
-def _subject(experiment: Experiment) -> str:
-    """The title without "table:" or "figure:"."""
-    kind, colon, subject = experiment.title.partition(": ")
-    return subject if colon else kind

@@ -70,11 +70,11 @@ class MoleculeMeasure(Measure):
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
         (task,) = self.tasks(samples)
-        done = store.result(task)
-        if done is None:
+        found = store.result(task)
+        if found is None:
             return (Value(None),) * 3
-        found = [done["result"][name] for name in ("valid", "unique", "novel")]
-        return tuple(Value(each["mean"], each["std"], 1) for each in found)
+        counts = [found[name] for name in ("valid", "unique", "novel")]
+        return tuple(Value(each["mean"], each["std"], 1) for each in counts)
 
     def reported(self, name: str) -> tuple[Value, ...]:
         found = paper.molecules(name)
@@ -122,11 +122,11 @@ class TextMeasure(Measure):
         read, compared = (store.result(task) for task in self.tasks(samples))
         mauve = perplexity = entropy = Value(None)
         if compared is not None:
-            mauve = Value(compared["result"]["mauve"], compared["result"]["std"], 3)
+            mauve = Value(compared["mauve"], compared["std"], 3)
         if read is not None:
-            found = read["result"]["perplexity"]["perplexity"]
+            found = read["perplexity"]["perplexity"]
             perplexity = Value(found["value"], found["fold_std"], 1)
-            found = read["result"]["statistics"]["entropy"]
+            found = read["statistics"]["entropy"]
             entropy = Value(found["value"], found["fold_std"], 2)
         return mauve, perplexity, entropy
 

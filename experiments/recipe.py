@@ -4,8 +4,8 @@ Results are stored under a checksum of these fields in this form. Fields are the
 or removed, and each run lists all of them, including those that its method does not use.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import asdict, dataclass
+from typing import Self
 
 from cwdfm.config import added
 from cwdfm.train.config import TrainConfig
@@ -78,8 +78,6 @@ class Recipe:
         """The flat record of a recipe of the library."""
         return cls(**RECIPES[name]().flat())
 
-    def config(self, **changes: Any) -> TrainConfig:
-        """The training config, with some fields changed."""
-        return TrainConfig.from_flat(
-            **{f.name: getattr(self, f.name) for f in fields(self)} | changes
-        )
+    def config(self) -> TrainConfig:
+        """The training config."""
+        return TrainConfig.from_flat(**asdict(self))

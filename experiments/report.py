@@ -61,7 +61,11 @@ def tables(name: str) -> list[Table]:
     if name not in EXPERIMENTS:
         raise InputError(f"unknown results {name!r}; see `python -m experiments list`")
     found = EXPERIMENTS[name].plan("small").tables(STORE)
-    return [recorded_part(table) for table in found if any(map(_measured, table.rows))]
+    return [
+        recorded_part(table)
+        for table in found
+        if any(_known(row) for row in table.rows if row.labels[0] != "data")
+    ]
 
 
 def recorded_part(table: Table) -> Table:
@@ -95,11 +99,6 @@ def recorded_part(table: Table) -> Table:
     )
 
 
-def _measured(row: Row) -> bool:
-    """Whether a row other than the data row has a value."""
-    return row.labels[0] != "data" and _known(row)
-
-
 def _known(row: Row) -> bool:
     return any(value.value is not None for value in row.ours)
 
@@ -128,12 +127,8 @@ def _digits(x: float | None) -> int:
 def tokens_per_second() -> float:
     """The training speed of the paper's text model in the latest benchmark."""
     lines = [line for entry in read("bench").values() for line in entry["table"]]
-    speeds = [line["facts"]["tokens_per_second"] for line in lines if _trains_text(line)]
-    return float(speeds[-1])
-
-
-def _trains_text(line: Mapping[str, Any]) -> bool:
-    return (line["case"], line["way"]) == ("training-uniform", "cwdfm")
+    ours = [line for line in lines if (line["case"], line["way"]) == ("training-uniform", "cwdfm")]
+    return float(ours[-1]["facts"]["tokens_per_second"])
 
 
 def projection() -> Table:
@@ -159,17 +154,13 @@ def origin(name: str) -> tuple[str, str, str]:
         made = record(name)
         if made is None:
             return "", "", ""
+        rows = [r for r in made.get("rows", []) if isinstance(r, dict) and "hardware" in r]
         earlier = made.get("commands", [])  # if several commands contributed to the result
-        return made["command"], *_origins([made, *_rows_with_origin(made), *earlier])
+        return made["command"], *_origins([made, *rows, *earlier])
     cells = in_order(EXPERIMENTS[name].plan("small").tasks)
-    results = [result for cell in cells if (result := STORE.result(cell)) is not None]
+    results = [result for cell in cells if (result := STORE.record(cell)) is not None]
     command = f"python -m experiments run {name} --scale small"
     return command, *_origins(result["provenance"] for result in results)
-
-
-def _rows_with_origin(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    rows = made.get("rows", [])
-    return [row for row in rows if isinstance(row, dict) and "hardware" in row]
 
 
 def _origins(entries: Iterable[Mapping[str, Any]]) -> tuple[str, str]:

@@ -127,6 +127,6 @@ class Recorded(Store):
     def __init__(self) -> None:
         super().__init__(RESULTS / "cells")
 
-    def result(self, task: Task) -> Result | None:
+    def record(self, task: Task) -> Result | None:
         found: Result | None = _cached(f"cells/{task.kind}").get(task.name)
         return found

@@ -39,7 +39,7 @@ class Store:
     def folder(self, task: Task) -> Path:
         return self.root / task.name
 
-    def result(self, task: Task) -> Result | None:
+    def record(self, task: Task) -> Result | None:
         """The record of a finished task, else None. A damaged record counts as missing.
 
         Its keys: "job" (the task's fields), "needs" (dates of its dependencies), "result",
@@ -55,9 +55,15 @@ class Store:
             return None
         return record
 
+    def result(self, task: Task) -> Result | None:
+        """What the task returned; None if it is not finished."""
+        record = self.record(task)
+        found: Result | None = None if record is None else record["result"]
+        return found
+
     def ready(self, task: Task) -> bool:
         folder = self.folder(task)
-        if self.result(task) is None or (folder / RERUN).exists():
+        if self.record(task) is None or (folder / RERUN).exists():
             return False
         return all((folder / name).exists() for name in task.outputs)
 
@@ -67,7 +73,7 @@ class Store:
         A training whose model was deleted may have run several times. Old records do not name
         the run they used: it is the last one before them.
         """
-        mine, other = self.result(task), self.result(dependency)
+        mine, other = self.record(task), self.record(dependency)
         if mine is None or other is None:
             return None
         if dependency.name in mine.get("needs", {}):
@@ -106,13 +112,13 @@ class Store:
                 self._run_locked(task, folder, resources)
 
     def _run_locked(self, task: Task, folder: Path, resources: Resources) -> None:
-        last, start = self.result(task), time.perf_counter()
+        last, start = self.record(task), time.perf_counter()
         if last is not None and not (folder / RERUN).exists():
             _clear(folder)
         result = task.run(folder, self, resources)
         if missing := [name for name in task.outputs if not (folder / name).exists()]:
             raise RuntimeError(f"{task} did not write {', '.join(missing)}")
-        needed = {other.name: self.result(other) for other in task.dependencies}
+        needed = {other.name: self.record(other) for other in task.dependencies}
         origin = provenance()
         origin |= {} if resources.command is None else {"command": resources.command}
         record = {

@@ -115,8 +115,12 @@ class Case:
     """A workload and its implementations."""
 
     name: str
-    what: Callable[[Shapes], str]  # description of the workload
+    what: str  # description of the workload; fields of Shapes in braces
     ways: dict[str, Way]
+
+    def title(self, shapes: Shapes) -> str:
+        """The description with the sizes."""
+        return self.what.format(**vars(shapes))
 
     def measure(self, settings: Settings) -> Record:
         """Time every implementation. A failure is recorded and does not stop the others."""
@@ -124,7 +128,7 @@ class Case:
         for name, way in self.ways.items():
             found[name] = _attempt(way, settings)
             free(settings)  # not in the except block, where the traceback keeps tensors alive
-        return Record(self.what(settings.shapes), found)
+        return Record(self.title(settings.shapes), found)
 
 
 def _attempt(way: Way, settings: Settings) -> Measured:

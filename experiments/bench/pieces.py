@@ -14,7 +14,7 @@ from cwdfm.source import UniformSource
 from cwdfm.weight import Neighbor
 from experiments.bench import bounds
 from experiments.bench.measure import Case, Measured, Way, timed
-from experiments.bench.settings import Settings, Shapes
+from experiments.bench.settings import Settings
 from experiments.bench.subject import SCHEDULE
 
 WEIGHT = Neighbor(radius=3, scale=1.0)
@@ -77,17 +77,11 @@ def draw(dtype: torch.dtype) -> Way:
     return measure
 
 
-def _path_title(shapes: Shapes) -> str:
-    return (
-        f"the corruption of a micro-batch of {shapes.train_batch} x {shapes.length:,} tokens, "
-        f"half of them revealed"
-    )
-
-
 CASES = (
     Case(
         "context-path",
-        _path_title,
+        "the corruption of a micro-batch of {train_batch} x {length:,} tokens, half of them "
+        "revealed",
         {
             "context-weighted path": corrupt(context=True),
             "Algorithm 1 as a naive loop": naive,
@@ -96,10 +90,8 @@ CASES = (
     ),
     Case(
         "draws",
-        lambda shapes: (
-            f"a sampling step's categorical draws, {shapes.sample_batch} x {shapes.length:,} "
-            f"rows of V = {shapes.vocab:,} logits"
-        ),
+        "a sampling step's categorical draws, {sample_batch} x {length:,} rows of V = {vocab:,} "
+        "logits",
         {"float32": draw(torch.float32), "float64": draw(torch.float64)},
     ),
 )

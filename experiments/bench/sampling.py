@@ -17,7 +17,7 @@ from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Entropy, Neighbor
 from experiments.bench import bounds
 from experiments.bench.measure import Case, Measured, Way, timed
-from experiments.bench.settings import Settings, Shapes
+from experiments.bench.settings import Settings
 from experiments.bench.subject import SCHEDULE, make_model, peer_path, peer_walk
 
 EULER = Euler()
@@ -149,41 +149,29 @@ def _bound(
     )
 
 
-def _step_title(shapes: Shapes, source: str) -> str:
-    return (
-        f"a sampling step, {shapes.sample_batch} x {shapes.length:,} tokens, {shapes.model}, "
-        f"V = {shapes.vocab:,}, {source} source; the mean of steps {shapes.first} to "
-        f"{shapes.last} of {shapes.run}"
-    )
-
-
-def _whole_title(shapes: Shapes) -> str:
-    return (
-        f"{shapes.sample_batch} whole samples of {shapes.length:,} tokens, {shapes.model}, "
-        f"V = {shapes.vocab:,}, mask source"
-    )
+STEP = (
+    "a sampling step, {sample_batch} x {length:,} tokens, {model}, V = {vocab:,}, uniform source; "
+    "the mean of steps {first} to {last} of {run}"
+)
+WHOLE = (
+    "{sample_batch} whole samples of {length:,} tokens, {model}, V = {vocab:,}, mask source, "
+    "{whole:,} "
+)
 
 
 def _compare(name: str, label: str, solver: Solver) -> tuple[Case, Case]:
     """A weighted solver and Euler: whole samples with a mask source, steps with a uniform one."""
+    steps = {"Euler": stretch(UniformSource, EULER), label: stretch(UniformSource, solver)}
     return (
-        Case(
-            f"{name}-mask",
-            lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
-            {"Euler": whole(EULER), label: whole(solver)},
-        ),
-        Case(
-            f"{name}-uniform",
-            lambda shapes: _step_title(shapes, "uniform"),
-            {"Euler": stretch(UniformSource, EULER), label: stretch(UniformSource, solver)},
-        ),
+        Case(f"{name}-mask", f"{WHOLE}steps", {"Euler": whole(EULER), label: whole(solver)}),
+        Case(f"{name}-uniform", STEP, steps),
     )
 
 
 CASES = (
     Case(
         "sampling-step",
-        lambda shapes: _step_title(shapes, "uniform"),
+        STEP,
         {
             "cwdfm, Euler": stretch(UniformSource, EULER),
             "flow_matching": theirs(UniformSource),
@@ -191,7 +179,7 @@ CASES = (
     ),
     Case(
         "sampling-long",
-        lambda shapes: f"{_step_title(shapes, 'uniform')}; and as many tokens in long sequences",
+        f"{STEP}; and as many tokens in long sequences",
         {
             "usual length": stretch(UniformSource, EULER),
             "8 times the length": stretch(UniformSource, EULER, long=True),
@@ -199,12 +187,12 @@ CASES = (
     ),
     Case(
         "samples-mask",
-        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
+        f"{WHOLE}steps",
         {"cwdfm, Euler": whole(EULER), "flow_matching": theirs(MaskSource, projected=True)},
     ),
     Case(
         "samples-more-steps",
-        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} and {shapes.long:,} steps",
+        f"{WHOLE}and {{long:,}} steps",
         {"Euler, 1 x the steps": whole(EULER), "Euler, 4 x the steps": whole(EULER, long=True)},
     ),
     *_compare("neighbor", "Neighbor-weighted", NEIGHBOR),

@@ -103,27 +103,24 @@ def _with_peer(changes: Changes) -> dict[str, Way]:
     }
 
 
-def _text_title(shapes: Shapes, more: str) -> str:
-    return (
-        f"an optimizer step of {shapes.accumulation} micro-batches of {shapes.train_batch} x "
-        f"{shapes.length:,} tokens, {shapes.model}, V = {shapes.vocab:,}, {more}"
-    )
-
-
+TEXT = (
+    "an optimizer step of {accumulation} micro-batches of {train_batch} x {length:,} tokens, "
+    "{model}, V = {vocab:,}, "
+)
 CASES = (
     Case(
         "training-uniform",
-        lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
+        f"{TEXT}uniform source, cross-entropy",
         _with_peer(text_changes),
     ),
     Case(
         "training-mask",
-        lambda shapes: _text_title(shapes, "mask source, cross-entropy on masked tokens"),
+        f"{TEXT}mask source, cross-entropy on masked tokens",
         _with_peer(masked_text_changes),
     ),
     Case(
         "training-long",
-        lambda shapes: _text_title(shapes, "uniform source; and as many tokens in long sequences"),
+        f"{TEXT}uniform source; and as many tokens in long sequences",
         {
             "usual length": step(text_changes),
             "8 times the length": step(text_changes, long=True),
@@ -131,7 +128,7 @@ CASES = (
     ),
     Case(
         "training-context",
-        lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
+        f"{TEXT}uniform source, cross-entropy",
         {
             "mixture path": step(text_changes),
             "context-weighted path": step(partial(text_changes, path="context", path_radius=3)),
@@ -139,7 +136,7 @@ CASES = (
     ),
     Case(
         "training-scaled",
-        lambda shapes: _text_title(shapes, "uniform source"),
+        f"{TEXT}uniform source",
         {
             "cross-entropy": step(text_changes),
             "scaled cross-entropy": step(partial(text_changes, loss="sce")),
@@ -147,10 +144,8 @@ CASES = (
     ),
     Case(
         "training-molecules",
-        lambda shapes: (
-            f"an optimizer step of {shapes.molecule_batch:,} x {shapes.molecule_length} tokens, "
-            f"{shapes.model}, V = {shapes.molecule_vocab}, uniform source, cross-entropy"
-        ),
+        "an optimizer step of {molecule_batch:,} x {molecule_length} tokens, {model}, "
+        "V = {molecule_vocab}, uniform source, cross-entropy",
         _with_peer(molecule_changes),
     ),
 )

@@ -109,7 +109,7 @@ class Leak:
 
 def mean_losses(store: Store, tasks: list[LossModes]) -> list[float | None]:
     """Means over seeds: over times and at t = 0, each in both modes."""
-    results = [done["result"] for task in tasks if (done := store.result(task)) is not None]
+    results = [found for task in tasks if (found := store.result(task)) is not None]
     places = [(mode, what) for what in ("path", "start") for mode in ("training", "evaluation")]
     if not results:
         return [None] * len(places)

@@ -36,10 +36,10 @@ def context(scale: Scale) -> Plan:
     task = Context(Cell("text", scale, flow("mask")).train(), rows)
 
     def points(store: Store, kind: str) -> list[tuple[float, tuple[Value, ...]]]:
-        done = store.result(task)
-        if done is None:
+        found = store.result(task)
+        if found is None:
             return []
-        curve = done["result"][kind]
+        curve = found[kind]
         return [
             (
                 float(b),
@@ -93,8 +93,8 @@ def updates(scale: Scale) -> Plan:
     }
 
     def found(store: Store) -> dict[str, Result]:
-        done = {name: store.result(task) for name, task in tasks.items()}
-        return {name: result["result"] for name, result in done.items() if result is not None}
+        results = {name: store.result(task) for name, task in tasks.items()}
+        return {name: result for name, result in results.items() if result is not None}
 
     title = f"Updates per token, text, uniform source, {sizes.steps:,} steps"
 

@@ -35,8 +35,7 @@ def plan(scale: Scale) -> Plan:
         for (name, source), reported in paper.TESTS.items():
             values = []
             for test in tests:
-                done = store.result(task(name, source, test))
-                found = {} if done is None else done["result"]
+                found = store.result(task(name, source, test)) or {}
                 values.append(Value(found.get("perplexity"), found.get("perplexity_error"), 2))
             theirs = tuple(Value(value, None, 2) for value in reported)
             rows.append(Row((name, source), tuple(values), theirs))

@@ -33,34 +33,27 @@ FURTHER_NOTE = (
     "a neural network. Unknown words are those that it does not know.",
 )
 
+
+def _reading(
+    revealed: str, weight: str = "exp(s n), r = 3, s = 0.5", center: str = "yes", **fields: Any
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The labels and the recipe of an interpretation."""
+    return ("SCE", revealed, weight, center), flow("uniform", "sce", revealed=revealed, **fields)
+
+
 # Which interpretation of SCE is the paper's?
-READINGS: dict[tuple[str, ...], dict[str, Any]] = {
-    ("CE", "", "", ""): flow("uniform", "ce"),
-    **{
-        ("SCE", revealed, "exp(s n), r = 3, s = 0.5", "yes"): flow(
-            "uniform", "sce", revealed=revealed
-        )
-        for revealed in ("one", "extended", "joint", "raw", "level")
-    },
-    **{
-        ("SCE", revealed, "exp(s n), r = 3, s = 0.5", "no"): flow(
-            "uniform", "sce", revealed=revealed, loss_center=False
-        )
-        for revealed in ("extended", "joint")
-    },
-    **{
-        ("SCE", revealed, "n, r = 3", "yes"): flow(
-            "uniform", "sce", revealed=revealed, loss_weight="share"
-        )
-        for revealed in ("one", "extended", "joint")
-    },
-    **{
-        ("SCE", "extended", f"exp(s n), {weight_label(r, s)}", "yes"): flow(
-            "uniform", "sce", revealed="extended", loss_radius=r, loss_scale=s
-        )
-        for r, s in ((3, 1.0), (1, 5.0))
-    },
-}
+READINGS: dict[tuple[str, ...], dict[str, Any]] = dict(
+    [
+        (("CE", "", "", ""), flow("uniform", "ce")),
+        *(_reading(each) for each in ("one", "extended", "joint", "raw", "level")),
+        *(_reading(each, center="no", loss_center=False) for each in ("extended", "joint")),
+        *(_reading(each, "n, r = 3", loss_weight="share") for each in ("one", "extended", "joint")),
+        *(
+            _reading("extended", f"exp(s n), {weight_label(r, s)}", loss_radius=r, loss_scale=s)
+            for r, s in ((3, 1.0), (1, 5.0))
+        ),
+    ]
+)
 READING_SEEDS = 3
 HALF = 0.5  # of the training steps at small scale, which makes 29M tokens
 FINGERPRINT = (
@@ -88,8 +81,8 @@ def readings(scale: Scale) -> Plan:
     tasks = [cell.likelihood(seed) for seed in range(seeds) for cell in cells.values()]
 
     def bounds(cell: Cell, store: Store) -> list[float | None]:
-        done = [store.result(cell.likelihood(seed)) for seed in range(seeds)]
-        return [None if each is None else each["result"]["nats_per_token"] for each in done]
+        found = [store.result(cell.likelihood(seed)) for seed in range(seeds)]
+        return [None if each is None else each["nats_per_token"] for each in found]
 
     def tables(store: Store) -> list[Table]:
         base = bounds(next(iter(cells.values())), store)
@@ -122,9 +115,8 @@ def with_further_scores(
         return Trigram(drawn), Overlap(drawn)
 
     def values(drawn: Sample | HeldOut, store: Store) -> tuple[Value, ...]:
-        words, shared = (store.result(task) for task in scores(drawn))
-        read = {} if words is None else words["result"]
-        copied = {} if shared is None else shared["result"]["shares"].get(str(NGRAM), {})
+        read, shared = (store.result(task) or {} for task in scores(drawn))
+        copied = shared.get("shares", {}).get(str(NGRAM), {})
         unknown, share = (
             Value(None if found is None else 100 * found, None, 2)
             for found in (read.get("unknown"), copied.get("value"))

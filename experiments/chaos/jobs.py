@@ -110,17 +110,11 @@ def _run(folder: Path) -> object:
     ]
 
 
-def _recorded(path: Path) -> object:
-    return Recording.load(path).tokens.tolist()
-
-
-def _files(folder: Path) -> object:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 JOBS = {
     "sample": Job(sample, "a.jsonl", lambda path: read_samples(path).tokens),
-    "prepare": Job(prepare, "out", _files),
+    "prepare": Job(
+        prepare, "out", lambda folder: {path.name: path.read_bytes() for path in folder.iterdir()}
+    ),
     "molecules": Job(
         lambda seed: [
             *("prepare", given("0.smi"), "--out", "a.npz"),
@@ -150,7 +144,10 @@ JOBS = {
     "fragments": Job(
         lambda seed: [*sample(seed), "--scaffold", "c1ccccc1", "--record"],
         "a.jsonl",
-        lambda path: (read_samples(path).tokens, _recorded(path.with_name("a.recording.npz"))),
+        lambda path: (
+            read_samples(path).tokens,
+            Recording.load(path.with_name("a.recording.npz")).tokens.tolist(),
+        ),
         also=("a.recording.npz",),
     ),
     "replay": Job(

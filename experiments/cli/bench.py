@@ -34,7 +34,7 @@ class Options:
 def main(arguments: list[str]) -> None:
     if arguments == ["list"]:
         for case in CASES.values():
-            print(f"{case.name:20} {case.what(SHAPES['full'])}")
+            print(f"{case.name:20} {case.title(SHAPES['full'])}")
             print(f"{'':20} implementations: {'; '.join(case.ways)}")
         return
     options = parse("bench", arguments, lambda missing: Options(missing), PROGRAM)

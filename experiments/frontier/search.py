@@ -105,10 +105,6 @@ def key(sampler: Sampler, seed: int) -> str:
     return hashlib.sha256(f"{sampler} {seed}".encode()).hexdigest()[:16]
 
 
-def task_file(folder: Path, task: str) -> Path:
-    return folder / f"{slug(task)}.json"
-
-
 def unit_file(folder: Path, task: str, budget: int) -> Path:
     return folder / slug(task) / f"{budget}.json"
 
@@ -120,7 +116,7 @@ def slug(name: str) -> str:
 
 def prepare(task: Task, folder: Path, stages: Sequence[str]) -> Measured | None:
     """Draw and score the reference, and measure the model; None if it was not drawn."""
-    found = Draws(task_file(folder, task.name))
+    found = Draws(folder / f"{slug(task.name)}.json")
     euler = Sampler(cwdfm.Euler(), REFERENCE, "t")
     name, record = key(euler, SEARCH_SEED), found.record
     if "draw" in stages and name not in found.known:

@@ -24,13 +24,6 @@ RUNS = ("empty cache", "cached data")
 TARGET = 180.0  # seconds, of the second run
 
 
-def write_molecules(path: Path, n: int, seed: int) -> None:
-    """Write random molecules of MOSES' training set, one per line."""
-    rows = read_column(MOSES.path(MOSES.files[0][0]), MOSES.column)
-    molecules = [smiles for _, smiles in rows]
-    path.write_text("\n".join(random.Random(seed).sample(molecules, n)) + "\n")
-
-
 def main() -> None:
     parser = study_parser(__doc__)
     parser.add_argument("--n", type=int, default=10_000)
@@ -40,7 +33,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CWDFM_CACHE"] = str(Path(folder, "cache"))
         samples = Path(folder, "samples.smi")
-        write_molecules(samples, options.n, options.seed)
+        training = [row[1] for row in read_column(MOSES.path(MOSES.files[0][0]), MOSES.column)]
+        molecules = random.Random(options.seed).sample(training, options.n)
+        samples.write_text("\n".join(molecules) + "\n")
         for name in RUNS:
             report = str(Path(folder, name))
             line = ["-m", "cwdfm", "eval", str(samples), "--data", "moses", "--out", report]

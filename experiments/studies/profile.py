@@ -40,10 +40,6 @@ KINDS = {
 REPEATS = 3
 
 
-def kind_of(kernel: str) -> str:
-    return next((kind for kind, sign in KINDS.items() if re.search(sign, kernel)), "all else")
-
-
 def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
     """Milliseconds per call: wall-clock, by kind of kernel, and of the slowest kernels."""
     cuda = device.type == "cuda"
@@ -63,7 +59,8 @@ def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, 
             launches += event.count // REPEATS
     kinds: dict[str, float] = defaultdict(float)
     for kernel, ms in kernels.items():
-        kinds[kind_of(kernel)] += ms
+        found = (kind for kind, sign in KINDS.items() if re.search(sign, kernel))
+        kinds[next(found, "all else")] += ms
     largest = sorted(kernels.items(), key=lambda item: -item[1])[:20]
     return {
         "ms": 1e3 * seconds,

@@ -226,7 +226,7 @@ def test_every_batch_size_is_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fake(name: str, *ways: Way) -> Case:
-    return Case(name, lambda _: f"the work of {name}", {f"way {i}": w for i, w in enumerate(ways)})
+    return Case(name, f"the work of {name}", {f"way {i}": w for i, w in enumerate(ways)})
 
 
 def quick(_: Settings) -> Measured:

@@ -141,10 +141,10 @@ def test_test_perplexity_agrees_with_the_command(
     perplexity.main([str(model), "--data", where, "--part", part, *sizes])
     (expected,) = json.loads(out.read_text())["results"]
     assert bool(expected["tokens"] % task.model.recipe.length) == (part == "test")
-    record = store.result(task)
-    assert record is not None
-    assert record["result"]["perplexity"] == pytest.approx(expected["perplexity"])
-    assert record["result"]["tokens"] == expected["tokens"]
+    found = store.result(task)
+    assert found is not None
+    assert found["perplexity"] == pytest.approx(expected["perplexity"])
+    assert found["tokens"] == expected["tokens"]
 
 
 def test_tables_need_only_the_results(
@@ -175,7 +175,7 @@ def test_tables_need_only_the_results(
 
 def test_tables_read_only_their_own_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: set[Task] = set()
-    monkeypatch.setattr(Store, "result", lambda _, task: read.add(task))
+    monkeypatch.setattr(Store, "record", lambda _, task: read.add(task))
     for experiment in EXPERIMENTS.values():
         plan = experiment.plan("smoke")
         read.clear()

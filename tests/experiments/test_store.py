@@ -30,7 +30,7 @@ def test_the_key_depends_on_fields_and_version(monkeypatch: pytest.MonkeyPatch) 
 def test_a_record_names_task_command_and_versions(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.run(Square(2), Resources("cpu", command="python -m experiments run x"))
-    record = store.result(Square(2))
+    record = store.record(Square(2))
     assert record is not None
     assert record["job"] == {"class": "Square", "number": 2}
     assert record["result"] == {"square": 4}
@@ -76,7 +76,7 @@ def test_a_rerun_is_not_ready_before_it_ends(
         patch.setattr(Write, "run", killed)
         with pytest.raises(KeyboardInterrupt):
             store.run(Write(1), HERE)
-    assert store.result(Write(1)) is not None
+    assert store.record(Write(1)) is not None
     assert not store.ready(Write(1))
     store.run(Write(1), HERE)
     assert store.ready(Write(1))

@@ -43,8 +43,8 @@ class Sum(Task):
     right: Task
 
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
-        records = [store.result(task) for task in self.dependencies]
-        return {"sum": sum(record["result"]["square"] for record in records if record)}
+        found = [store.result(task) for task in self.dependencies]
+        return {"sum": sum(each["square"] for each in found if each)}
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def squares(number: int, task: Task | None = None) -> Experiment:
     of = task or Square(number)
 
     def tables(store: Store) -> list[Table]:
-        record = store.result(of)
-        value = Value(None if record is None else record["result"]["square"], None, 0)
+        found = store.result(of)
+        value = Value(None if found is None else found["square"], None, 0)
         return [Table("Squares", ("number",), (Column("square"),), (Row(("n",), (value,)),))]
 
     plan = Plan((of,), tables)
