@@ -69,11 +69,13 @@ class Rule:
 UNLIKELY = (("select", "unlikely"), ("begin", 0.3))  # settings of Gibbs steps
 # One row per measured budget at which the choice changes (docs/results/frontier.md).
 RULES: dict[str, tuple[Rule, ...]] = {
-    # Coarse steps draw several tokens at once; at a low temperature these are more often
-    # compatible. With more evaluations, only nearly independent tokens are drawn at once.
+    # Coarse steps draw several tokens at once. Those that are apart depend on each other less, and
+    # at a low temperature they are more often compatible. With more evaluations, only nearly
+    # independent tokens are drawn at once.
     "molecules, mask": (
-        Rule(settings=(("temperature", 0.7),)),
-        Rule(1 / 2, "entropy-bound", (("gamma", 0.5),)),
+        Rule(0, "entropy-pace", (("pace", 1.0), ("distance", 2), ("temperature", 0.7))),
+        Rule(1 / 4, "entropy-pace", (("pace", 0.8), ("distance", 3), ("temperature", 0.8))),
+        Rule(1 / 2, "entropy-pace", (("pace", 0.3), ("distance", 2))),
         Rule(3 / 4, "entropy-bound", (("gamma", 0.15),)),
         Rule(1, "entropy-bound", (("gamma", 0.05),)),
     ),
@@ -215,7 +217,7 @@ def _faithful(
     if masked:
         # Tokens that are drawn at once lose their dependence. A lower temperature makes up for part
         # of it; below 0.9 it costs more where tokens are independent (docs/results/frontier.md).
-        return Recommendation("ancestral", evaluations, "kappa", (("temperature", 0.9),))
+        return Recommendation("random-order", evaluations, "kappa", (("temperature", 0.9),))
     if fitted is not None and evaluations < FITTED * length:
         return Recommendation("ancestral", evaluations, times=fitted(evaluations))
     return Recommendation("ancestral", evaluations, "kappa")

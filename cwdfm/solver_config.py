@@ -220,6 +220,7 @@ SOLVERS: dict[str, NamedSolver] = {
     ),
     "entropy-inverse": NamedSolver(EulerConfig, lambda c: c.build(EntropyInverse())),
     "first-hitting": NamedSolver(SolverConfig, lambda _: FirstHitting()),
+    "random-order": NamedSolver(OrderConfig, lambda c: TopK("random", distance=c.distance)),
     "confidence": NamedSolver(OrderConfig, lambda c: TopK("confidence", distance=c.distance)),
     "margin": NamedSolver(OrderConfig, lambda c: TopK("margin", distance=c.distance)),
     "low-entropy": NamedSolver(OrderConfig, lambda c: TopK("entropy", distance=c.distance)),

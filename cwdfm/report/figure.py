@@ -22,9 +22,16 @@ _SOLVER_COLORS = {
     "#CC3311": {"Entropy-counted": "<", "Entropy-inverse": "v"},
     "#AA4499": {"Confidence": "P", "Margin": "d", "Low-entropy": ">", "Entropy-bound": "p"}
     | {"Threshold": "*", "Klass": "X"},
-    "#117733": {"Path-planning": "D", "Remask": "v", "Gibbs": "P", "Edit": "^"},
+    "#117733": {
+        "Path-planning": "D",
+        "Remask": "v",
+        "Gibbs": "P",
+        "Edit": "^",
+        "Entropy-pace": "h",
+    },
     "#777777": {"Ancestral": "o", "First-hitting": "D", "Left-to-right": ">", "Analytic": "X"}
-    | {"Score-euler": "8", "Auto": "s", "Theta-trapezoidal": "^", "Theta-rk2": "v"},
+    | {"Score-euler": "8", "Auto": "s", "Theta-trapezoidal": "^", "Theta-rk2": "v"}
+    | {"Random-order": "p"},
 }
 _SOLVERS = {name: (c, m) for c, names in _SOLVER_COLORS.items() for name, m in names.items()}
 _TRAININGS = {

@@ -22,7 +22,7 @@ from cwdfm.source import Source
 from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight, Weight
 
 Score = Literal["confidence", "margin", "entropy"]
-Order = Score | Weight
+Order = Score | Literal["random"] | Weight
 MIN_LOG_WEIGHT = -1e13  # replaces -inf: below the negative of the largest scale times any length
 CERTAIN = 0.1  # nats: tokens with at most this entropy may be revealed next to each other
 
@@ -60,7 +60,7 @@ class BestFirst(DrawOptions, StepSolver):
     @property
     @abstractmethod
     def order(self) -> Order:
-        """The score or weight that sorts the coordinates."""
+        """The score or weight that sorts the coordinates; "random" for a uniformly random order."""
 
     @abstractmethod
     def count(
@@ -118,13 +118,15 @@ class BestFirst(DrawOptions, StepSolver):
         names: dict[Score, None] = dict.fromkeys(self.scores)
         if self.distance:
             names["entropy"] = None
-        if not isinstance(order, Weight):
+        if not isinstance(order, Weight) and order != "random":
             names[order] = None
         weights: list[Weight] = [SCORES[name] for name in names]
         if isinstance(order, Weight) and order.needs_logits:
             weights.append(order)
         proposal_BN, found = step.propose(t_B, rows, self, weights)
         scored = dict(zip(names, found, strict=False))
+        if order == "random":  # equal scores: ties are broken at random
+            return proposal_BN, torch.zeros_like(masked_BN, dtype=torch.float64), scored
         if not isinstance(order, Weight):
             return proposal_BN, scored[order], scored
         prediction = found[-1] if order.needs_logits else 0.0
@@ -144,7 +146,8 @@ class TopK(BestFirst):
     coordinate.
 
     - `score`: the largest probability, its margin over the second largest, or the negative entropy
-      of the prediction. The score never uses the drawn token: that would favor likely tokens. A
+      of the prediction. The score never uses the drawn token: that would favor likely tokens.
+      "random" reveals k random coordinates: ancestral steps without the noise of their number. A
       weight reveals k coordinates without replacement, with probabilities proportional to alpha.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
@@ -275,7 +278,7 @@ def remaining(free_B: Tensor, stay: float) -> Tensor:
 def check_order(name: str, order: Order) -> None:
     """Raise an InputError unless `order` is a weight or the name of a score."""
     if not isinstance(order, Weight):
-        check_choice(name, order, tuple(SCORES))
+        check_choice(name, order, (*SCORES, "random"))
 
 
 def check_probability(name: str, value: float) -> None:

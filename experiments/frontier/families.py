@@ -154,9 +154,14 @@ def _orders(budget: int, length: int) -> dict[str, list[Sampler]]:
     """Unmasking orders. They reveal at least one token per step, so steps are limited."""
     steps = min(budget, length)
     bounds = [cwdfm.EntropyBound(gamma) for gamma in (min(1.0, 8 / budget), 0.3)]
+    paces = [cwdfm.EntropyPace(min(1.0, 6 / budget), distance=d) for d in (2, 3)]
     found = {f"top-k, {score}": _grids(cwdfm.TopK(score), steps) for score in get_args(Score)}
     found |= {
+        "random order": _grids(cwdfm.TopK("random"), steps),
+        "top-k, apart": _each(steps, *(cwdfm.TopK("margin", distance=d) for d in (2, 3))),
         "entropy bound": _each(steps, *dict.fromkeys(bounds)),
+        "entropy bound, apart": _each(steps, *(replace(b, distance=2) for b in bounds)),
+        "entropy pace": _each(steps, *paces),
         "threshold": _each(steps, *(cwdfm.Threshold(p) for p in (0.9, 0.7))),
         "KLASS": _each(steps, *(cwdfm.KLASS(p) for p in (0.9, 0.7))),
         "path planning": _each(budget, *(cwdfm.PathPlanning(eta) for eta in (1.0, 0.5))),

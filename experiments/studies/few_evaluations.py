@@ -60,7 +60,10 @@ def samplers(masked: bool) -> Iterator[tuple[str, Any, bool]]:
         ancestral = cwdfm.Euler(hazard="integrated", temperature=temperature)
         yield f"ancestral, T = {temperature:g}", ancestral, False
     if masked:
+        yield "random order, T = 1", cwdfm.TopK("random"), False
+        yield "random order, T = 0.9", cwdfm.TopK("random", temperature=0.9), False
         yield "top-k by margin", cwdfm.TopK("margin"), False
+        yield "entropy pace", cwdfm.EntropyPace(), False
     yield "ancestral, fitted grid", cwdfm.Euler(hazard="integrated"), True
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise, permutations
+from itertools import combinations, pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,23 @@ def test_top_k_follows_the_exact_law_of_coarse_steps(score: Any, settings: Any) 
     assert_follows(counts, exact_law(chain, 3, lambda m, p, t: top_k_choice(score, m, p, 4, t)))
     worst = exact_law(chain, 3, lambda m, p, t: surest(score, m, p)[-1:])  # the least sure first
     assert_differs(counts, worst)
+
+
+def test_a_random_order_reveals_every_set_of_coordinates_equally_often() -> None:
+    """By enumeration of the sets. False-alarm rate 1e-6."""
+    chain, steps = Chain(correlated_target(3, 4, seed=2), mask=True), 3
+
+    def rule(x: State, _: Memory, k: int) -> Iterator[tuple[State, Memory, float]]:
+        p_NV, masked, t_next = chain.posterior(x, 0.5), masked_in(chain, x), (k + 1) / steps
+        size = len(masked) if k == steps - 1 else len(masked) - math.floor(4 * (1 - t_next**2))
+        sets = list(combinations(masked, max(1, size)))
+        for chosen in sets:
+            for y, chance in filled(chain, x, list(chosen), chain.drawn_from(p_NV)):
+                yield y, None, chance / len(sets)
+
+    counts = counts_of(chain, cwdfm.TopK("random"), steps)
+    assert_follows(counts, law_of(chain, steps, rule))
+    assert_differs(counts, exact_law(chain, 3, lambda m, p, t: top_k_choice("margin", m, p, 4, t)))
 
 
 def test_top_k_reveals_tokens_by_the_schedule() -> None:
