@@ -9,7 +9,8 @@ budget. The average number used and the scores of all candidates are recorded.
 Every draw is kept, so the same command resumes after an interruption. The result is written to
 DIR/frontier.json. With `--stages`, drawing and scoring can run on different machines: draw, score,
 draw, score (the second draws use the selected samplers). `--tasks` and `--budgets` divide the work
-between commands, and `--time-limit` stops one.
+between commands, and `--time-limit` stops one. `--extend` keeps the rows of a recorded result that
+are not measured again.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from cwdfm.files import write_json
 from cwdfm.provenance import provenance
 from experiments.frontier.search import Plan, advance, prepare, rows, unit_file
 from experiments.frontier.tasks import LENGTH, Exact, Molecules, Task, Text
+from experiments.results import read
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256)
 Unit = tuple[str, int | None]  # a task and a budget
@@ -160,6 +162,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workers", type=int, default=0, help="processes; 0: this one")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--autocast", action="store_true", help="sample in bfloat16")
+    parser.add_argument("--extend", help="a recorded result, such as frontier_qm9")
     options = parser.parse_args(arguments)
     given: dict[str, Any] = vars(options) | {"device": str(find_device(options.device))}
     given = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
@@ -167,14 +170,21 @@ def main(arguments: list[str]) -> None:
     if unknown := set(options.tasks or ()) - set(config.tasks):
         parser.error(f"unknown tasks {sorted(unknown)}; choose from {config.tasks}")
     check_same(config, options.out)
+    begun = recorded(config, options.extend) if options.extend else {"commands": [], "rows": []}
     plan = Plan(config.seeds, config.candidates, tuple(options.families))
     run(config, options, plan)
     record = collect(config, options.out)
     known = options.out / "frontier.json"
     made = provenance()
-    earlier = json.loads(known.read_text())["commands"] if known.exists() else []
-    write_json(known, made | {"commands": [*earlier, made]} | record)
+    earlier = json.loads(known.read_text()) if known.exists() else begun
+    record["rows"] = merged(earlier["rows"], record["rows"])
+    write_json(known, made | {"commands": [*earlier["commands"], made]} | record)
     print(f"{known}: {len(record['rows'])} rows")
+
+
+def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows; a new one replaces the old one of its task, budget and family."""
+    return list({(row["task"], row["budget"], row["family"]): row for row in (*old, *new)}.values())
 
 
 STAGES = ("draw", "score")
@@ -188,3 +198,12 @@ def check_same(config: Config, folder: Path) -> None:
         raise InputError(f"{folder} holds draws with {stored}, not {sizes}; use another --out")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, sizes)
+
+
+def recorded(config: Config, name: str) -> dict[str, Any]:
+    """A recorded result of the same sizes."""
+    found: dict[str, Any] = read("studies")[name]
+    sizes = {name: getattr(config, name) for name in SAME}
+    if (stored := {name: found["config"][name] for name in SAME}) != json.loads(json.dumps(sizes)):
+        raise InputError(f"{name} was recorded with {stored}, not {sizes}")
+    return found

@@ -15,7 +15,7 @@ from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.method.flow import Flow
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
-from experiments import frontier
+from experiments import frontier, results
 from experiments.frontier.families import Measured, Sampler, families
 from experiments.frontier.tasks import CLOSE, LENGTH, Exact, Molecules, Text, next_temperature
 
@@ -243,3 +243,19 @@ def test_stages_and_continuation_give_the_same_record(tmp_path: Path) -> None:
     ]
     with pytest.raises(cwdfm.InputError, match="another --out"):
         frontier.main([*words, "4", "--samples", "3", "--out", str(once)])
+
+
+def test_a_recorded_result_is_extended(tmp_path: Path) -> None:
+    """New rows replace those of their family; the other rows and the commands stay."""
+    words = ["--tasks", "exact, mask", "--budgets", "4", "--families", "Euler"]
+    words += ["--extend", "frontier_exact", "--samples", "128", "--out", str(tmp_path)]
+    recorded = results.read("studies")["frontier_exact"]
+    frontier.main(words)
+    found = json.loads((tmp_path / "frontier.json").read_text())
+    assert len(found["commands"]) == len(recorded["commands"]) + 1
+    changed = [new != old for new, old in zip(found["rows"], recorded["rows"], strict=True)]
+    assert [row["family"] for row, new in zip(found["rows"], changed, strict=True) if new] == [
+        "Euler"
+    ]
+    with pytest.raises(cwdfm.InputError, match=r"recorded with .*'samples': 128"):
+        frontier.main([*words[:-2], "--samples", "2", "--out", str(tmp_path / "other")])
