@@ -23,7 +23,7 @@ from tests.support.language import (
     write_model,
     write_tokenizer,
 )
-from tests.support.published import recorded
+from tests.support.published import recorded, write_with_code
 
 COUNT = 26  # ids of the tokenizer
 CLS, SEP = 4, 5
@@ -102,42 +102,10 @@ def test_a_tokenizer_with_code_is_read_without_it(tmp_path: Path) -> None:
     assert ids[-1] == count + 1
 
 
-# The authors' networks call a cache as older versions of transformers do, and only one of
-# transformers' own class. LLaDA2 adds its mask; SDAR's is boolean, and it caches with `store_kv`.
-CODE = """
-from transformers import Cache, Qwen3Config, Qwen3ForCausalLM
-
-class StandInConfig(Qwen3Config):
-    model_type = "KIND"
-
-class StandIn(Qwen3ForCausalLM):
-    config_class = StandInConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.model.register_forward_pre_hook(check, with_kwargs=True)
-
-def check(module, args, given):
-    past, mask = given["past_key_values"], given["attention_mask"]
-    assert mask.is_floating_point() == ("KIND" == "llada2_moe")
-    if past is not None:
-        assert isinstance(past, Cache)
-        assert given.get("store_kv", False) == ("KIND" == "sdar_moe")
-        new = given["input_ids"].shape[1]
-        assert mask.shape[2:] == (new, past.get_usable_length(new, 0) + new)
-"""
-
-
 @pytest.mark.parametrize("kind", ["llada2_moe", "sdar_moe"])
 def test_code_of_a_folder_runs_only_with_consent(tmp_path: Path, kind: str) -> None:
-    network = reference("Qwen3")
-    fields = qwen_fields(kind, block_size=4)
-    fields["auto_map"] = {
-        "AutoConfig": "modeling.StandInConfig",
-        "AutoModelForCausalLM": "modeling.StandIn",
-    }
-    folder = write_model(tmp_path / kind, network, fields)
-    (folder / "modeling.py").write_text(CODE.replace("KIND", kind))
+    folder = tmp_path / kind
+    network = write_with_code(folder, kind)
     with pytest.raises(cwdfm.InputError, match="trust_remote_code"):
         cwdfm.load(folder)
     with pytest.raises(cwdfm.InputError, match="revision"):

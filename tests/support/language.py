@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,22 +149,15 @@ def write_llada(folder: Path) -> tuple[Path, nn.Module]:
     return write_model(folder, network, config, llada_name), network
 
 
-def write_dream(folder: Path) -> tuple[Path, nn.Module]:
-    """Dream's layout, and the same network in transformers."""
-    network = reference("Qwen2")
-    return write_model(folder, network, qwen_fields("Dream")), network
+def write_qwen(folder: Path, kind: str, model_type: str, **fields: Any) -> tuple[Path, nn.Module]:
+    """The layout of a model with the architecture of Qwen, and the same network in transformers."""
+    network = reference(kind)
+    return write_model(folder, network, qwen_fields(model_type, **fields)), network
 
 
-def write_sdar(folder: Path, block: int = 4) -> tuple[Path, nn.Module]:
-    """SDAR's layout, and the same network in transformers."""
-    network = reference("Qwen3")
-    return write_model(folder, network, qwen_fields("sdar", block_size=block)), network
-
-
-def write_a2d(folder: Path) -> tuple[Path, nn.Module]:
-    """Tiny-A2D's layout, and the same network in transformers."""
-    network = reference("Qwen3")
-    return write_model(folder, network, qwen_fields("a2d-qwen3")), network
+write_dream = partial(write_qwen, kind="Qwen2", model_type="Dream")
+write_sdar = partial(write_qwen, kind="Qwen3", model_type="sdar", block_size=4)
+write_a2d = partial(write_qwen, kind="Qwen3", model_type="a2d-qwen3")
 
 
 def block_mask(length: int, block: int) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from cwdfm.files import write_tensors
 from tests.support.gemma import write_gemma
@@ -53,27 +53,40 @@ def write_dit(place: Path, name: str, remove: str = "", **changed: Any) -> Path:
     return place
 
 
-_CODE = """\
-from transformers import Qwen3Config, Qwen3ForCausalLM
+# The authors' networks call a cache as older versions of transformers do, and only one of
+# transformers' own class. LLaDA2 adds its mask; SDAR's is boolean, and it caches with `store_kv`.
+_CODE = """
+from transformers import Cache, Qwen3Config, Qwen3ForCausalLM
 
+class StandInConfig(Qwen3Config):
+    model_type = "KIND"
 
-class LLaDA2MoeConfig(Qwen3Config):
-    model_type = "llada2_moe"
+class StandIn(Qwen3ForCausalLM):
+    config_class = StandInConfig
 
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.register_forward_pre_hook(check, with_kwargs=True)
 
-class LLaDA2MoeModelLM(Qwen3ForCausalLM):
-    config_class = LLaDA2MoeConfig
+def check(module, args, given):
+    past, mask = given["past_key_values"], given["attention_mask"]
+    assert mask.is_floating_point() == ("KIND" == "llada2_moe")
+    if past is not None:
+        assert isinstance(past, Cache)
+        assert given.get("store_kv", False) == ("KIND" == "sdar_moe")
+        new = given["input_ids"].shape[1]
+        assert mask.shape[2:] == (new, past.get_usable_length(new, 0) + new)
 """
 
 
-def write_llada2(place: Path) -> Path:
-    """A network with the call of LLaDA2's, as code in the folder."""
-    fields = qwen_fields("llada2_moe", block_size=4)
-    names = {"AutoConfig": "LLaDA2MoeConfig", "AutoModelForCausalLM": "LLaDA2MoeModelLM"}
-    fields["auto_map"] = {auto: f"modeling_llada2_moe.{name}" for auto, name in names.items()}
-    write_model(place, reference("Qwen3"), fields)
-    (place / "modeling_llada2_moe.py").write_text(_CODE)
-    return place
+def write_with_code(place: Path, kind: str) -> nn.Module:
+    """Save a network with the call of LLaDA2's or SDAR's, as code in the folder; returns it."""
+    network, fields = reference("Qwen3"), qwen_fields(kind, block_size=4)
+    names = {"AutoConfig": "StandInConfig", "AutoModelForCausalLM": "StandIn"}
+    fields["auto_map"] = {auto: f"modeling_{kind}.{name}" for auto, name in names.items()}
+    write_model(place, network, fields)
+    (place / f"modeling_{kind}.py").write_text(_CODE.replace("KIND", kind))
+    return network
 
 
 def write_long_llada(place: Path) -> Path:
@@ -95,7 +108,7 @@ MODELS: dict[str, Callable[[Path], object]] = {
     "Dream-org/Dream-v0-Instruct-7B": write_dream,
     "JetLM/SDAR-1.7B-Chat": write_sdar,
     "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1": write_a2d,
-    "inclusionAI/LLaDA2.1-mini": write_llada2,
+    "inclusionAI/LLaDA2.1-mini": partial(write_with_code, kind="llada2_moe"),
     "google/diffusiongemma-26B-A4B-it": write_gemma,
     "answerdotai/ModernBERT-base": partial(write_masked_lm, kind="ModernBert"),
     "google-bert/bert-base-uncased": partial(write_masked_lm, kind="Bert"),
