@@ -235,7 +235,7 @@ def test_compiled_in_one_graph(
     config: DiTConfig, dropout: float, launches: list[dict[str, Any]]
 ) -> None:
     """With the "aot_eager" backend, which calls the operators; each call draws a new seed."""
-    model, x = perturbed(replace(config, dropout=dropout)), tokens(4, batch=2)
+    model, x = perturbed(replace(config, depth=1, dropout=dropout)), tokens(4, batch=2)
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
     for seed in (3, 4):
         torch.manual_seed(seed)
@@ -243,7 +243,7 @@ def test_compiled_in_one_graph(
         launches.clear()
         torch.manual_seed(seed)
         assert_alike(trained(model, compiled, x), plain, 1e-5)
-        assert len(launches) == 10
+        assert len(launches) == 2 * 3  # two of the block and the last
     with torch.no_grad():
         first, second = (compiled(x, torch.full((2,), 0.3)) for _ in range(2))
     assert torch.equal(first, second) == (dropout == 0)

@@ -89,9 +89,9 @@ def test_a_decoder_with_kernels(kept: Any, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("weight", [cwdfm.Entropy(2.0), cwdfm.Confidence(3.0)])
 def test_weights_of_summaries(weight: cwdfm.Weight, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step with the kernel's statistics moves the same tokens."""
-    logits = torch.randn(64, 8, 6, generator=torch.manual_seed(0))
+    logits = torch.randn(8, 8, 6, generator=torch.manual_seed(0))
     source, solver = cwdfm.MaskSource(5), cwdfm.Euler(weight=weight)
-    state = solver.init(source, torch.arange(64), 8)
+    state = solver.init(source, torch.arange(8), 8)
 
     def tokens() -> torch.Tensor:
         step = solver.step(lambda x, t: logits, source, cwdfm.Linear(), state, 0.0, 0.3)
@@ -100,3 +100,4 @@ def test_weights_of_summaries(weight: cwdfm.Weight, monkeypatch: pytest.MonkeyPa
     found = tokens()
     monkeypatch.setattr(dispatch, "MODE", "off")
     assert torch.equal(found, tokens())
+    assert 0 < int((found < 5).sum()) < 64

@@ -31,9 +31,16 @@ def perturbed(config: DiTConfig, scale: float = 0.2, seed: int = 0) -> DiT:
     return model
 
 
-def moved_dit(attention: str = "full", width: int = 24) -> DiT:
+def moved_dit(attention: str = "full", width: int = 24, depth: int = 2) -> DiT:
     """A small perturbed transformer without dropout."""
-    sizes = {"width": width, "depth": 2, "heads": 2, "conditioning": 8, "dropout": 0.0, "block": 4}
+    sizes = {
+        "width": width,
+        "depth": depth,
+        "heads": 2,
+        "conditioning": 8,
+        "dropout": 0.0,
+        "block": 4,
+    }
     return perturbed(DiTConfig(11, attention=attention, **sizes))  # type: ignore[arg-type]
 
 
