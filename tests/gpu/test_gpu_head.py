@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
-from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.model.transformer import DiT
 from cwdfm.ops import dispatch, head_rows
 from cwdfm.ops.categorical import sample_categorical
 from cwdfm.ops.head_draw import BLOCK, DrawnTokens, head_draw
@@ -21,18 +21,10 @@ from cwdfm.ops.head_rows import _accumulates_in_product
 from cwdfm.ops.host_copy import deferred_checks
 from cwdfm.ops.precision import CASTS
 from tests.support.gpu import COMPILED, Operators
-from tests.support.kernels import perturbed
+from tests.support.kernels import random_head, small_dit
 
 pytestmark = COMPILED
 SCHEDULE = cwdfm.Polynomial(2.0)
-
-
-def head(width: int, num_tokens: int, dtype: torch.dtype) -> nn.Linear:
-    """A head whose logits have standard deviation 2 on unit normal vectors."""
-    torch.manual_seed(0)
-    readout = nn.Linear(width, num_tokens)
-    nn.init.normal_(readout.weight, std=2 / width**0.5)
-    return readout.to("cuda", dtype).requires_grad_(False)
 
 
 def rows_of(rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -51,7 +43,7 @@ def exact_logits(hidden: Tensor, readout: nn.Linear, vocab: int) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("rows", [1, 2000, 4100])
 def test_entropy_and_confidence_are_those_in_float64(rows: int, dtype: torch.dtype) -> None:
-    readout = head(768, 50258, dtype)
+    readout = random_head(768, 50258, dtype, "cuda")
     readout.bias[: 2 * BLOCK + 3] = -torch.inf
     hidden, u = rows_of(rows, 768, dtype)
     found = head_draw(hidden, readout, u, 50257, temperature=0.7, scores=True)
@@ -66,7 +58,7 @@ def test_entropy_and_confidence_are_those_in_float64(rows: int, dtype: torch.dty
 @pytest.mark.parametrize("rows", [1, 65, 3000])
 def test_many_rows_in_one_block(rows: int, dtype: torch.dtype) -> None:
     """Nearly all rows in one block, the rest anywhere: many tiles of one block."""
-    readout = head(256, 50258, dtype)
+    readout = random_head(256, 50258, dtype, "cuda")
     readout.bias[77 * BLOCK : 78 * BLOCK] += 12.0
     hidden, u = rows_of(rows, 256, dtype)
     tokens = head_draw(hidden, readout, u, 50257).tokens
@@ -77,7 +69,7 @@ def test_many_rows_in_one_block(rows: int, dtype: torch.dtype) -> None:
 
 def test_a_draw_needs_few_launches() -> None:
     """Besides four kernels: clearing counters, counting bad rows, and the copy to the host."""
-    readout = head(768, 50258, torch.float32)
+    readout = random_head(768, 50258, torch.float32, "cuda")
     hidden, u = rows_of(500, 768, torch.bfloat16)
     with deferred_checks(), CASTS.enabled(), torch.autocast("cuda", torch.bfloat16):
         for _ in range(2):  # the first one casts the weight
@@ -101,9 +93,8 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def small_dit(num_tokens: int) -> DiT:
-    config = DiTConfig(num_tokens, width=64, depth=2, heads=2, conditioning=16, dropout=0.0)
-    return perturbed(config).eval().cuda()
+def small_model(source: cwdfm.Source) -> DiT:
+    return small_dit(source.num_tokens, torch.float32, width=64).cuda()
 
 
 @pytest.mark.parametrize("source", [cwdfm.MaskSource(300), cwdfm.UniformSource(300)], ids=str)
@@ -123,7 +114,7 @@ def test_whole_samples_match_the_plain_ones(
     fused_calls: list[int],
 ) -> None:
     """A float32 model with 128 tokens: draws within rounding of a boundary are rare."""
-    model = small_dit(source.num_tokens)
+    model = small_model(source)
 
     def draw() -> Tensor:
         return cwdfm.sample(model, source, SCHEDULE, solver, shape=(8, 16), steps=12, seed=5).tokens
@@ -140,7 +131,7 @@ def test_auto_fuses_only_under_autocast(
     monkeypatch: pytest.MonkeyPatch, fused_calls: list[int]
 ) -> None:
     source = cwdfm.MaskSource(300)
-    model = small_dit(source.num_tokens)
+    model = small_model(source)
     monkeypatch.setattr(dispatch, "MODE", "auto")
     cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(2, 8), steps=3)
     assert not fused_calls
@@ -169,7 +160,7 @@ def test_training_matches_the_plain_one(
     """Loss and gradients in chunks of 64 rows, from the same trunk in the same precision."""
     limits = {"cuda": 100 * 5000, "cpu": 1}
     monkeypatch.setattr("cwdfm.ops.head_rows.MAX_ELEMENTS", limits)
-    model = small_dit(source.num_tokens)
+    model = small_model(source)
     x_1 = torch.randint(0, 5000, (6, 50), generator=torch.manual_seed(0)).cuda()
     t = torch.linspace(0.05, 0.9, 6).cuda()
     batch = cwdfm.MixturePath(source, SCHEDULE).sample(x_1, t, seed=2)
@@ -199,7 +190,7 @@ def test_products_accumulate_in_float32(dtype: torch.dtype) -> None:
 def test_compiled_trunk_trains_like_the_plain_one(by_block: bool) -> None:
     """The number of masked rows changes between steps, but not in the compiled part."""
     source, loss = cwdfm.MaskSource(300), cwdfm.CrossEntropy("masked")
-    plain, compiled = small_dit(source.num_tokens), small_dit(source.num_tokens)
+    plain, compiled = small_model(source), small_model(source)
     compiled.compile_trunk(by_block=by_block)
     x_1 = torch.randint(0, 300, (4, 32), generator=torch.manual_seed(0)).cuda()
     for step in range(3):
@@ -216,7 +207,7 @@ def test_compiled_trunk_trains_like_the_plain_one(by_block: bool) -> None:
 
 def test_memory_stays_far_below_the_logits() -> None:
     """Draws and training at K = 16,384, V = 50,257: all logits would be 3.3 GB in float32."""
-    readout = head(256, 50258, torch.bfloat16)
+    readout = random_head(256, 50258, torch.bfloat16, "cuda")
     hidden, u = rows_of(16_384, 256, torch.bfloat16)
     logits_bytes = 4 * 16_384 * 50_257
 

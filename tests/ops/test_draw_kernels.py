@@ -25,7 +25,7 @@ from cwdfm.ops.categorical import (
 from cwdfm.ops.head_draw import BLOCK, choose_blocks, head_draw
 from cwdfm.weight.entropy import prediction_entropy
 from tests.support.gpu import COMPILED, DEVICES
-from tests.support.kernels import interpreted
+from tests.support.kernels import interpreted, random_head
 from tests.support.stats import assert_differs, assert_follows
 
 # The interpreter casts whole lines. Unused memory next to a row may hold a signaling NaN, about
@@ -46,16 +46,6 @@ def uniforms(rows: int, device: str = "cpu") -> Tensor:
 
 def logits_of(rows: int, vocab: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
     return (torch.randn(rows, vocab, generator=torch.manual_seed(vocab)) * 3).to(device, dtype)
-
-
-def head(
-    width: int, num_tokens: int, dtype: torch.dtype, device: str = "cpu", *, bias: bool = True
-) -> nn.Linear:
-    """A head whose logits have standard deviation 2 on unit normal vectors."""
-    torch.manual_seed(0)
-    readout = nn.Linear(width, num_tokens, bias=bias)
-    nn.init.normal_(readout.weight, std=2 / width**0.5)
-    return readout.to(device, dtype).requires_grad_(False)
 
 
 def hidden_of(rows: int, width: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
@@ -255,7 +245,7 @@ def test_draws_from_the_head_match_the_plain_ones(
     device: str, shape: tuple[int, int, int], dtype: torch.dtype, temperature: float, bias: bool
 ) -> None:
     rows, width, vocab = shape
-    readout = head(width, vocab + 1, dtype, device, bias=bias)
+    readout = random_head(width, vocab + 1, dtype, device, bias=bias)
     hidden, u = hidden_of(rows, width, dtype, device), uniforms(rows, device)
     found = head_draw(hidden, readout, u, vocab, temperature=temperature, scores=True)
     # The product of the same rounded inputs in float64. Logits in float32 are off by up to 2e-5,
@@ -275,7 +265,7 @@ def test_token_does_not_depend_on_other_rows(device: str) -> None:
     """Few and many rows use different tiles, with the same order of summation."""
     rows, width, vocab = (40, 20, 600) if device == "cpu" else (6000, 768, 50_257)
     dtype = FULL if device == "cpu" else BF16
-    readout = head(width, vocab + 1, dtype, device)
+    readout = random_head(width, vocab + 1, dtype, device)
     hidden, u = hidden_of(rows, width, dtype, device), uniforms(rows, device)
     together = head_draw(hidden, readout, u, vocab).tokens
     for part in (slice(0, 1), slice(7, 30), slice(rows // 3, rows // 2), slice(0, rows, 3)):
@@ -284,7 +274,7 @@ def test_token_does_not_depend_on_other_rows(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_impossible_tokens_are_never_drawn_from_the_head(device: str) -> None:
-    readout = head(16, 600, FULL, device)
+    readout = random_head(16, 600, FULL, device)
     readout.bias[: BLOCK + 3] = -torch.inf  # a whole block and more
     hidden, u = hidden_of(40, 16, FULL, device), uniforms(40, device)
     found = head_draw(hidden, readout, u, 600, scores=True)
@@ -306,7 +296,7 @@ def test_bad_rows_of_the_head_do_not_affect_others(
     """NaN, +inf or only -inf, with deferred checks: such rows get an arbitrary token."""
     checked: list[Tensor] = []
     monkeypatch.setattr("cwdfm.ops.head_draw.check_rows", checked.append)
-    readout = head(16, vocab + 1, FULL, device)
+    readout = random_head(16, vocab + 1, FULL, device)
     readout.weight[:, 3].fill_(1.0)
     hidden, u = hidden_of(8, 16, FULL, device), uniforms(8, device)
     expected = head_draw(hidden, readout, u, vocab).tokens

@@ -73,6 +73,16 @@ def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> N
         assert float((a - b).detach().norm()) <= tolerance * float(b.detach().norm())
 
 
+def random_head(
+    width: int, num_tokens: int, dtype: torch.dtype, device: str = "cpu", *, bias: bool = True
+) -> nn.Linear:
+    """A head whose logits have standard deviation 2 on unit normal vectors."""
+    torch.manual_seed(0)
+    readout = nn.Linear(width, num_tokens, bias=bias)
+    nn.init.normal_(readout.weight, std=2 / width**0.5)
+    return readout.to(device, dtype).requires_grad_(False)
+
+
 class CastTime(nn.Module):
     """Casts the time embedding, which is computed in float32, to another precision."""
 
@@ -85,9 +95,9 @@ class CastTime(nn.Module):
         return conditioning
 
 
-def small_dit(num_tokens: int, dtype: torch.dtype = torch.float64) -> DiT:
+def small_dit(num_tokens: int, dtype: torch.dtype = torch.float64, width: int = 32) -> DiT:
     """A perturbed transformer in another precision."""
-    config = DiTConfig(num_tokens, width=32, depth=2, heads=2, conditioning=16, dropout=0.0)
+    config = DiTConfig(num_tokens, width=width, depth=2, heads=2, conditioning=16, dropout=0.0)
     model = perturbed(config).eval().to(dtype)
     if dtype != torch.float32:
         assert model.time is not None
