@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,21 +157,25 @@ def test_prompts_are_kept_and_count_as_context(mask: bool, weight: str) -> None:
     assert_follows(histogram(out.tokens, 2), law)
 
 
-def test_infilling_converges_to_the_conditional_target() -> None:
-    chain = Chain(correlated_target(2, 4, seed=3), mask=True)
-    prompt = torch.tensor([1, 2, 2, 0])  # fixed where it is not the mask id, 2
-    out = sample_chain(chain, cwdfm.Euler(weight=cwdfm.Neighbor(1, 1.0)), 200, prompt=prompt)
-    conditional = chain.target[1, :, :, 0].flatten()
-    assert_follows(histogram(out.tokens[:, 1:3], 2), conditional / conditional.sum())
-
-
-def errors_by_doubling(
-    chain: Chain, limit: np.ndarray, exact: bool, corrector: cwdfm.Corrector | None = None
-) -> list[float]:
+def errors_by_doubling(chain: Chain, limit: np.ndarray, exact: bool, **options: Any) -> list[float]:
     """The L1 error of the law of 32, 64 and 128 steps."""
     grids = [np.linspace(0, 1, k + 1) for k in (32, 64, 128)]
-    laws = [exact_law(chain, grid, exact=exact, corrector=corrector) for grid in grids]
+    laws = [exact_law(chain, grid, exact=exact, **options) for grid in grids]
     return [float(np.abs(law - limit).sum()) for law in laws]
+
+
+def test_infilling_converges_to_the_conditional_target() -> None:
+    """As 1/K. Tokens are fixed where the prompt is not the mask id, 2."""
+    target, prompt = correlated_target(2, 3, seed=3), (1, 2, 2)
+    chain = Chain(target, True, neighbor(1, 1.0, cut=True), fixed=(True, False, False))
+    conditional = np.zeros_like(target)
+    conditional[1] = target[1] / target[1].sum()
+    errors = errors_by_doubling(chain, conditional.flatten(), False, prompt=prompt)
+    assert errors[-1] < 0.01
+    assert_first_order(errors, 0.15)
+    solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 1.0))
+    counts = counts_of(chain, solver, 5, prompt=torch.tensor(prompt))
+    assert_follows(counts, exact_law(chain, np.linspace(0, 1, 6), prompt=prompt))
 
 
 @both_hazards
@@ -208,7 +213,7 @@ def test_uniform_source_converges_to_its_chain_at_first_order(weight: str) -> No
 def test_corrector_converges_to_the_target(mask: bool) -> None:
     """With a corrector the target is still the limit, at first order."""
     chain = Chain(correlated_target(2, 3, seed=4), mask)
-    errors = errors_by_doubling(chain, chain.target.flatten(), True, cwdfm.Corrector(2.0))
+    errors = errors_by_doubling(chain, chain.target.flatten(), True, corrector=cwdfm.Corrector(2.0))
     assert errors[-1] < 0.02
     assert_first_order(errors, 0.2)
 
