@@ -89,17 +89,20 @@ def test_every_weight_drives_a_solver(weight: cwdfm.Weight, source: cwdfm.Source
 def test_paths(path: cwdfm.Path) -> None:
     x_1 = torch.randint(0, 7, (30, LENGTH), generator=torch.manual_seed(0))
     t = torch.linspace(0, 1, 30)
-    batch = path.sample(x_1, t, seed=4, step=9)
+    index = torch.arange(1000, 1030)
+    batch = path.sample(x_1, t, seed=4, step=9, index=index)
     assert batch.x_t.dtype == torch.int64
     assert batch.revealed.dtype == torch.bool
     assert torch.equal(batch.x_t, torch.where(batch.revealed, x_1, batch.x_0))
     assert not bool(batch.revealed[0].any())
     assert bool(batch.revealed[-1].all())
-    some = torch.tensor([29, 0, 8])
-    again = path.sample(x_1[some], t[some], seed=4, step=9, index=some)
-    assert torch.equal(again.x_t, batch.x_t[some])
-    assert torch.equal(again.revealed, batch.revealed[some])
     assert batch.source == path.source
+    rows = torch.tensor([23, 0, 8])
+    again = path.sample(x_1[rows], t[rows], seed=4, step=9, index=index[rows])
+    assert torch.equal(again.x_t, batch.x_t[rows])
+    assert torch.equal(again.revealed, batch.revealed[rows])
+    later = path.sample(x_1, t, seed=4, step=10, index=index)
+    assert not torch.equal(later.x_t, batch.x_t)
 
 
 @pytest.mark.parametrize("loss", examples(cwdfm.Loss), ids=str)

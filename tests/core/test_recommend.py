@@ -47,9 +47,9 @@ def test_budgets_are_used(name: str) -> None:
 @pytest.mark.parametrize("source", [cwdfm.MaskSource(300), cwdfm.UniformSource(300)])
 def test_budgets_of_text_are_used(source: cwdfm.Source) -> None:
     """No sample exceeds the budget. Some stay below: a step in which no token changes is free."""
-    method, length = Flow(source, cwdfm.Polynomial(2.0)), 32
+    method, length = Flow(source, cwdfm.Polynomial(2.0)), 16
     model, names = SmallModel(source.num_tokens), set()
-    for evaluations in range(1, 60):
+    for evaluations in range(1, 30):
         chosen = recommend_for(method, evaluations, length)
         names.add(chosen.name)
         request = SampleRequest(

@@ -29,10 +29,14 @@ def small() -> cwdfm.Pretrained:
     )
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    before = small()
-    before.save_pretrained(tmp_path / "m")
-    after = cwdfm.load(tmp_path / "m")
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    small().save_pretrained(tmp_path / "m")
+    return tmp_path / "m"
+
+
+def test_round_trip(saved: Path) -> None:
+    before, after = small(), cwdfm.load(saved)
     x, t = torch.randint(0, 7, (3, 8)), torch.rand(3)
     assert torch.equal(before.model(x, t), after.model(x, t))
     for name in ("method", "source", "schedule", "tokenizer", "length", "fix_first", "card"):
@@ -40,10 +44,9 @@ def test_round_trip(tmp_path: Path) -> None:
     assert not after.model.training  # dropout is off
 
 
-def test_fingerprint_covers_weights_and_config(tmp_path: Path) -> None:
+def test_fingerprint_covers_weights_and_config(saved: Path) -> None:
     before = small()
-    before.save_pretrained(tmp_path / "m")
-    assert cwdfm.load(tmp_path / "m").fingerprint() == before.fingerprint()
+    assert cwdfm.load(saved).fingerprint() == before.fingerprint()
     assert replace(before, card={"data": "other"}).fingerprint() == before.fingerprint()
     other = small()
     with torch.no_grad():
@@ -108,15 +111,14 @@ def test_a_missing_extra_is_not_reported_as_damage(monkeypatch: pytest.MonkeyPat
         cwdfm.load("novels-small")
 
 
-def test_invalid_folders(tmp_path: Path) -> None:
+def test_invalid_folders(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(
         cwdfm.InputError, match=r"neither a folder nor a bundled model.*qm9-mask-small"
     ):
         cwdfm.load("qm9-huge")
     with pytest.raises(cwdfm.InputError, match=r"config\.json is missing"):
         cwdfm.load(tmp_path)
-    small().save_pretrained(tmp_path / "m")
-    config = tmp_path / "m" / "config.json"
+    config = saved / "config.json"
     written = json.loads(config.read_text())
     cases: list[tuple[dict[str, object], str]] = [
         ({"format": 99}, "reads formats up to"),
@@ -126,20 +128,19 @@ def test_invalid_folders(tmp_path: Path) -> None:
     for change, message in cases:
         config.write_text(json.dumps({**written, **change}))
         with pytest.raises(cwdfm.InputError, match=message):
-            cwdfm.load(tmp_path / "m")
+            cwdfm.load(saved)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "recipe.json").write_text("{}")
     with pytest.raises(cwdfm.InputError, match="begun is a training run without a checkpoint"):
         cwdfm.load(tmp_path / "begun")
 
 
-def test_damaged_folders(tmp_path: Path) -> None:
-    small().save_pretrained(tmp_path / "m")
-    weights, config = tmp_path / "m" / "model.safetensors", tmp_path / "m" / "config.json"
+def test_damaged_folders(saved: Path) -> None:
+    weights, config = saved / "model.safetensors", saved / "config.json"
     whole, written = weights.read_bytes(), json.loads(config.read_text())
     weights.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(cwdfm.InputError, match=r"is damaged, .*model\.safetensors"):
-        cwdfm.load(tmp_path / "m")
+        cwdfm.load(saved)
     weights.write_bytes(whole)
     larger = {**written["model"], "width": 128}
     unchecked = {name: value for name, value in written.items() if name != "sha256"}
@@ -147,13 +148,12 @@ def test_damaged_folders(tmp_path: Path) -> None:
     for text in (*map(json.dumps, changed), "{", '{"format": 1}'):
         config.write_text(text)
         with pytest.raises(cwdfm.InputError, match=r"is damaged, or its config\.json and weights"):
-            cwdfm.load(tmp_path / "m")
+            cwdfm.load(saved)
 
 
-def test_invalid_config_values_are_named(tmp_path: Path) -> None:
+def test_invalid_config_values_are_named(saved: Path) -> None:
     """The error names the file and the value, and comes before memory is allocated."""
-    small().save_pretrained(tmp_path / "m")
-    config = tmp_path / "m" / "config.json"
+    config = saved / "config.json"
     written = {**json.loads(config.read_text()), "format": 2}
     del written["sha256"]  # format 2 has none, and may be edited
     network, source = written["model"], written["method"]["source"]
@@ -186,7 +186,7 @@ def test_invalid_config_values_are_named(tmp_path: Path) -> None:
     for change, message in changes:
         config.write_text(json.dumps({**written, **change}))
         with pytest.raises(cwdfm.InputError, match=message):
-            cwdfm.load(tmp_path / "m")
+            cwdfm.load(saved)
 
 
 def test_damaged_checkpoint_of_a_run_is_skipped(tmp_path: Path) -> None:
