@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from itertools import combinations, pairwise, permutations
 from typing import Any
 
@@ -309,10 +310,15 @@ def test_first_hitting_orders_follow_the_weighted_jump_chain() -> None:
         assert_differs(counts, laws[other])
 
 
-def hits_of(chain: Chain, weight: cwdfm.Weight | None) -> tuple[Tensor, Tensor]:
+FOUR = correlated_target(2, 4, seed=1)
+
+
+@cache
+def hits_of(weight: str) -> tuple[Tensor, Tensor]:
     """kappa at every hit [N, B], and the states before, between and after them [N + 1, B, N]."""
+    chain = Chain(FOUR, mask=True)
     model, source = Recorder(model_of(chain)), cwdfm.MaskSource(chain.vocab)
-    solver, n = cwdfm.FirstHitting(weight), chain.length
+    solver, n = cwdfm.FirstHitting(WEIGHTS[weight][0]), chain.length
     state = solver.init(source, torch.arange(N_SAMPLES), n, seed=7)
     walk = [state.tokens]
     for step in range(n):
@@ -327,7 +333,7 @@ def hits_of(chain: Chain, weight: cwdfm.Weight | None) -> tuple[Tensor, Tensor]:
 def test_hitting_times_are_order_statistics(weight: str) -> None:
     """kappa at the j-th of N hits is the j-th smallest of N uniforms, for any weight."""
     n, cells = 4, 20
-    kappa, _ = hits_of(Chain(correlated_target(2, n, seed=1), True), WEIGHTS[weight][0])
+    kappa, _ = hits_of(weight)
     assert bool((kappa.diff(dim=0) >= 0).all())
     flat = np.full(cells, 1 / cells)
 
@@ -363,21 +369,23 @@ def test_fixed_tokens_do_not_change_hitting_times() -> None:
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_first_hitting_is_the_chain_at_every_time(weight: str) -> None:
     """The state at any time follows a matrix exponential."""
-    ours, referee = WEIGHTS[weight]
-    target = correlated_target(2, 4, seed=1)
-    kappa, walk = hits_of(Chain(target, True), ours)
+    kappa, walk = hits_of(weight)
+    start = Chain(FOUR, mask=True).start()
+    right, wrong = (
+        Chain(FOUR, True, log_weight).generator(0.5)  # at any time: rates do not depend on it
+        for log_weight in (WEIGHTS[weight][1], neighbor(1, -1.0))
+    )
 
-    def law_at(moment: float, log_weight: LogWeight | None) -> Array:
-        chain = Chain(target, True, log_weight)
-        law = (chain.start() @ expm(-math.log(1 - moment) * chain.generator(0.5))).clip(min=0)
+    def law_at(moment: float, generator: Array) -> Array:
+        law = (start @ expm(-math.log(1 - moment) * generator)).clip(min=0)
         return np.asarray(law / law.sum())
 
     for moment in (0.2, 0.5, 0.8):
         happened = (kappa <= moment).sum(0)
         counts = histogram(walk[happened, torch.arange(N_SAMPLES)], 3)
-        assert_follows(counts, law_at(moment, referee))
-        assert_differs(counts, law_at(moment, neighbor(1, -1.0)))
-        assert_differs(counts, law_at(moment + 0.03, referee))
+        assert_follows(counts, law_at(moment, right))
+        assert_differs(counts, law_at(moment, wrong))
+        assert_differs(counts, law_at(moment + 0.03, right))
 
 
 # Properties of all solvers
