@@ -16,7 +16,7 @@ from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.path import path_for
 from cwdfm.train.config import TrainConfig
-from tests.support.models import SmallModel, SmallSplitModel
+from tests.support.models import SmallModel, SmallSplitModel, constant
 
 untyped: Any = cwdfm  # for arguments of the wrong type
 configured: Any = DiTConfig
@@ -38,13 +38,8 @@ def sample(model: Any = None, source: cwdfm.Source = MASK, **options: Any) -> cw
     )
 
 
-def constant(value: float) -> Callable[[Tensor, Tensor], Tensor]:
-    def model(x_t: Tensor, t: Tensor) -> Tensor:
-        logits = torch.zeros(*x_t.shape, 6)
-        logits[..., 2] = value
-        return logits
-
-    return model
+def with_logit(value: float) -> cwdfm.Model:
+    return constant(torch.tensor([0.0, 0.0, value, 0.0, 0.0, 0.0]))
 
 
 class BadHead(SmallSplitModel):
@@ -113,8 +108,8 @@ INVALID: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: sample(shape=(3, 0)), r"\(number of samples, length\).*\(3, 0\)"),
     (lambda: sample(batch_size=0), "batch_size must be an integer >= 1, got 0"),
-    (lambda: sample(constant(torch.nan)), "NaN.*rows.*Check the model"),
-    (lambda: sample(constant(torch.inf)), r"\+inf.*must be finite"),
+    (lambda: sample(with_logit(torch.nan)), "NaN.*rows.*Check the model"),
+    (lambda: sample(with_logit(torch.inf)), r"\+inf.*must be finite"),
     (lambda: filled(-torch.inf), "all -inf in 7 of 7 rows"),
     (lambda: filled(0.0, width=5), r"shape \(3, 8, 6\).*num_tokens.*\(3, 8, 5\)"),
     (lambda: sample(cwdfm.load(MOLECULES)), r"got a Pretrained; .*\.model.*cwdfm\.generate"),
