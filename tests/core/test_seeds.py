@@ -37,24 +37,26 @@ def test_samples_depend_on_seed_and_index_only(
     source: cwdfm.Source, solver: cwdfm.Solver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not on the batch, the way the model is evaluated, or the global generator."""
+    fixed = torch.arange(20) == 5
+    prompt: dict[str, object] = {"prompt": torch.arange(20) % 7, "fixed": fixed}
     model, split = SmallModel(source.num_tokens), SmallSplitModel(source.num_tokens)
     before = torch.get_rng_state()
-    whole = draw(model, source, solver)
+    whole = draw(model, source, solver, **prompt)
     assert torch.equal(torch.get_rng_state(), before)
     assert int(whole.tokens.max()) < 7, "a mask id leaked"
     torch.manual_seed(2)
-    others = [draw(model, source, solver, batch_size=size) for size in (1, 3)]
-    others.append(draw(split, source, solver))
+    others = [draw(model, source, solver, batch_size=size, **prompt) for size in (1, 3)]
+    others.append(draw(split, source, solver, **prompt))
     monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", 16 * source.num_tokens)  # chunks of rows
-    others.append(draw(split, source, solver))
+    others.append(draw(split, source, solver, **prompt))
     for other in others:
         for name in ("tokens", "updates", "evaluations"):
             assert torch.equal(getattr(other, name), getattr(whole, name)), name
         assert other.logit_evaluations == whole.logit_evaluations
     chosen = torch.tensor([4, 1, 3])
-    some = draw(model, source, solver, shape=(3, 20), index=chosen)
+    some = draw(model, source, solver, shape=(3, 20), index=chosen, **prompt)
     assert torch.equal(some.tokens, whole.tokens[chosen])
-    assert not torch.equal(draw(model, source, solver, seed=12).tokens, whole.tokens)
+    assert not torch.equal(draw(model, source, solver, seed=12, **prompt).tokens, whole.tokens)
 
 
 @pytest.mark.parametrize("kind", [SmallModel, SmallSplitModel])
