@@ -1,7 +1,6 @@
-"""Losses: each formula by loops in float64, flow_matching's Bregman, and their minimizers."""
+"""Losses: each formula in float64, flow_matching's Bregman, and their minimizers."""
 
 import math
-import statistics
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -16,7 +15,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.loss.bregman import rate_divergence
 from cwdfm.loss.scaled import RevealedWeight
-from tests.support.exact import correlated_target
+from tests.support.exact import Array, correlated_target, entropy, neighbor
 
 SCHEDULE = cwdfm.Polynomial(2.0)
 SOURCES = [cwdfm.MaskSource(6), cwdfm.UniformSource(6)]
@@ -32,70 +31,51 @@ def example(source: cwdfm.Source, fixed: Tensor | None = None) -> tuple[Tensor, 
     return logits, batch
 
 
-def neighbor_alpha(revealed: np.ndarray, r: int, s: float, over: np.ndarray) -> np.ndarray:
-    n = len(revealed)
-    count = [sum(revealed[(i + o) % n] for o in range(-r, r + 1)) for i in range(n)]
-    raw = np.exp(s * np.array(count))
-    return np.asarray(raw / raw[over].mean()) if over.any() else np.zeros(n)
+def raw_weights(weight: cwdfm.Weight, revealed_N: np.ndarray, p_NV: Array) -> Array:
+    """The weights before normalization [N]."""
+    match weight:
+        case cwdfm.Entropy(beta):
+            return np.asarray(np.exp(entropy(beta)(revealed_N, p_NV)))
+        case cwdfm.Neighbor() | cwdfm.NeighborShare():
+            count_N = neighbor(weight.radius, 1.0)(revealed_N, p_NV)
+            count_N = count_N - (0 if weight.center else revealed_N)
+            if isinstance(weight, cwdfm.Neighbor):
+                return np.asarray(np.exp(weight.scale * count_N))
+            return count_N if revealed_N.any() else np.ones(N)
+    raise AssertionError(weight)
 
 
-def entropy_alpha(logits_NV: Tensor, revealed: np.ndarray, beta: float) -> np.ndarray:
-    p_NV = logits_NV[:, :6].softmax(-1).numpy()  # without the mask
-    raw = np.array([math.exp(beta * sum(q * math.log(q) for q in row)) for row in p_NV])
-    return np.asarray(raw / raw[~revealed].mean()) if (~revealed).any() else np.zeros(len(raw))
-
-
-def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarray:
-    """The terms [B, N] of the formulas, by explicit loops."""
+def by_definition(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> Array:
+    """The terms [B, N] of the formulas."""
     out = np.zeros((B, N))
     for b in range(B):
         t = float(batch.t[b])
         hazard = 2 * t / (1 - t * t)
-        revealed = batch.revealed[b].numpy()
-        for i in range(N):
-            if batch.fixed[b, i]:
-                continue
-            z = logits[b, i, :6].tolist()  # without the mask
-            total = sum(math.exp(v) for v in z)
-            x_1, x_t = int(batch.x_1[b, i]), int(batch.x_t[b, i])
-            ce = -(z[x_1] - math.log(total))
-            stay = math.exp(z[x_t]) / total if x_t < 6 else 0.0
-            match loss:
-                case cwdfm.ScaledCrossEntropy(cwdfm.Entropy(beta), "one"):
-                    alpha = entropy_alpha(logits[b], revealed, beta)[i]
-                    out[b, i] = ce * (1.0 if revealed[i] else alpha)
-                case cwdfm.CrossEntropy(coordinates):
-                    out[b, i] = ce if coordinates == "all" or not revealed[i] else 0
-                case cwdfm.NELBO(coordinates):
-                    out[b, i] = hazard * ce if coordinates == "all" or not revealed[i] else 0
-                case cwdfm.Bregman(coordinates):
-                    same = x_t == x_1
-                    if coordinates == "all" or not revealed[i]:
-                        out[b, i] = hazard * ((same - 1) * -ce + same - stay)
-                case cwdfm.ScaledCrossEntropy(
-                    cwdfm.NeighborShare() | cwdfm.Neighbor(center=False) as weight, mode
-                ):
-                    over = ~batch.fixed[b].numpy() if mode == "joint" else ~revealed
-                    near = list(range(-weight.radius, weight.radius + 1))
-                    near = [o for o in near if o or weight.center]
-                    count = [sum(revealed[(j + o) % N] for o in near) for j in range(N)]
-                    if isinstance(weight, cwdfm.Neighbor):
-                        count = [math.exp(weight.scale * n) for n in count]
-                    elif not revealed.any():
-                        count = [1] * N
-                    total = sum(c for c, inside in zip(count, over, strict=True) if inside)
-                    mean = total / max(1, over.sum())
-                    out[b, i] = count[i] / mean * ce if total else 0
-                case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), "raw" | "level" as mode):
-                    places = [i] if mode == "raw" else np.flatnonzero(~batch.fixed[b].numpy())
-                    hidden = [sum(~revealed[(j + o) % N] for o in range(-r, r + 1)) for j in places]
-                    out[b, i] = statistics.mean(math.exp(-s * n) for n in hidden) * ce
-                case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), mode):
-                    over = ~batch.fixed[b].numpy() if mode == "joint" else ~revealed
-                    alpha = neighbor_alpha(revealed, r, s, over)[i]
-                    if revealed[i]:
-                        alpha = {"one": 1, "zero": 0}.get(mode, alpha)
-                    out[b, i] = alpha * ce
+        revealed, free = batch.revealed[b].numpy(), ~batch.fixed[b].numpy()
+        p_NV = logits[b, :, :6].softmax(-1).numpy()  # without the mask
+        x_1, x_t = batch.x_1[b].numpy(), batch.x_t[b].numpy()
+        ce = -np.log(p_NV[np.arange(N), x_1])
+        match loss:
+            case cwdfm.CrossEntropy(coordinates) | cwdfm.NELBO(coordinates):
+                terms = ce * (1 if isinstance(loss, cwdfm.CrossEntropy) else hazard)
+                out[b] = np.where(revealed & (coordinates == "masked"), 0.0, terms)
+            case cwdfm.Bregman(coordinates):
+                same = x_t == x_1
+                stay = np.where(x_t < 6, p_NV[np.arange(N), np.minimum(x_t, 5)], 0.0)
+                terms = hazard * (ce * ~same + same - stay)
+                out[b] = np.where(revealed & (coordinates == "masked"), 0.0, terms)
+            case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(radius, scale), "raw" | "level" as mode):
+                raw = np.exp(-scale * neighbor(radius, 1.0)(~revealed, p_NV))
+                out[b] = ce * (raw if mode == "raw" else raw[free].mean())
+            case cwdfm.ScaledCrossEntropy(weight, mode):
+                raw = raw_weights(weight, revealed, p_NV)
+                over = free if mode == "joint" else ~revealed
+                mean = raw[over].mean() if over.any() else 0.0
+                alpha = raw / mean if mean > 0 else np.zeros(N)
+                if mode in ("one", "zero"):
+                    alpha = np.where(revealed, mode == "one", alpha)
+                out[b] = ce * alpha
+        out[b] *= free
     return out
 
 
@@ -117,13 +97,13 @@ LOSSES: list[cwdfm.Loss] = [
 @pytest.mark.parametrize("source", SOURCES, ids=str)
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("prompted", [False, True])
-def test_formula_by_loops(source: cwdfm.Source, loss: cwdfm.Loss, prompted: bool) -> None:
+def test_formulas(source: cwdfm.Source, loss: cwdfm.Loss, prompted: bool) -> None:
     fixed = None
     if prompted:
         fixed = torch.zeros(B, N, dtype=torch.bool)
         fixed[:, :2] = True
     logits, batch = example(source, fixed)
-    expected = brute(loss, logits, batch)
+    expected = by_definition(loss, logits, batch)
     terms = loss(logits, batch, SCHEDULE, per_token=True)
     np.testing.assert_allclose(terms.numpy(), expected, rtol=1e-9, atol=1e-12)
     free = int((~batch.fixed).sum())
