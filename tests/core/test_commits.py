@@ -23,7 +23,15 @@ from tests.support.chains import (
     model_of,
     source_of,
 )
-from tests.support.exact import Array, Chain, State, alphas, correlated_target, neighbor
+from tests.support.exact import (
+    Array,
+    Chain,
+    State,
+    alphas,
+    correlated_target,
+    neighbor,
+    ordered_draws,
+)
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 MASKED = Chain(correlated_target(3, 3, seed=1), mask=True)
@@ -162,11 +170,10 @@ def test_a_weight_orders_the_coordinates_of_top_k() -> None:
     assert_follows(counts_of(chain, solver, 4, grid="kappa"), chain.target.ravel())
 
     def rule(x: State, _: Memory, k: int) -> Iterator[tuple[State, Memory, float]]:
-        p_NV, masked = chain.posterior(x, 0.5), masked_in(chain, x)
+        p_NV = chain.posterior(x, 0.5)
         alpha = alphas(log_weight, np.array(x) != chain.vocab, p_NV)
-        for first, second in permutations(masked, 2):
-            chance = alpha[first] / alpha.sum() * alpha[second] / (alpha.sum() - alpha[first])
-            for y, drawn in filled(chain, x, [first, second], p_NV):
+        for order, chance in ordered_draws(alpha, 2).items():
+            for y, drawn in filled(chain, x, [*order], p_NV):
                 yield y, None, chance * drawn
 
     assert_follows(counts_of(chain, solver, 2, grid="kappa"), law_of(chain, 2, rule))

@@ -1,6 +1,6 @@
 """Counted jumps: their number does not depend on the weight; exact laws and convergence."""
 
-from itertools import permutations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from cwdfm.schedule import Linear
 from cwdfm.solver import Corrector, Euler, sample
 from cwdfm.source import MaskSource, UniformSource
 from cwdfm.weight import ContextWeight, Distance, Entropy, Neighbor
+from tests.support.exact import ordered_draws
 from tests.support.models import constant
 from tests.support.stats import assert_differs, assert_follows, binomial, histogram
 
@@ -20,19 +21,6 @@ LENGTH = 4
 SOURCE = MaskSource(2)
 WEIGHT = Neighbor(radius=1, scale=2.0)
 blank = constant(torch.zeros(SOURCE.num_tokens))  # uniform predictions
-
-
-def placed(alpha: list[float], size: int) -> dict[tuple[int, ...], float]:
-    """The law of which `size` coordinates are drawn, one by one without replacement."""
-    law: dict[tuple[int, ...], float] = {}
-    for order in permutations([i for i, a in enumerate(alpha) if a > 0], size):
-        left, p = sum(alpha), 1.0
-        for i in order:
-            p *= alpha[i] / left
-            left -= alpha[i]
-        chosen = tuple(sorted(order))
-        law[chosen] = law.get(chosen, 0.0) + p
-    return law
 
 
 @pytest.mark.parametrize("hazard", ["euler", "integrated"])
@@ -48,11 +36,11 @@ def test_one_step_has_the_exact_law(hazard: str) -> None:
         rate = (t_next - t) * float(schedule.hazard(t))
     else:
         rate = float(schedule.integrated_hazard(t, t_next))
-    alpha = WEIGHT(state.fixed[:1])[0].tolist()
+    alpha = WEIGHT(state.fixed[:1])[0].numpy()
     law = np.zeros(2**LENGTH)
     alone = np.ones(2**LENGTH)
     for size, chance in enumerate(binomial(3, 1 - np.exp(-rate))):
-        for chosen, p in placed(alpha, size).items():
+        for chosen, p in ordered_draws(alpha, size).items():
             law[sum(2 ** (LENGTH - 1 - i) for i in chosen)] += chance * p
     for code, moves in enumerate(product([0, 1], repeat=LENGTH)):
         for i, move in enumerate(moves):

@@ -11,7 +11,7 @@ import cwdfm
 from cwdfm.generation import generate
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.solver.base import DrawOptions
-from tests.support.exact import Array, Chain
+from tests.support.exact import Array, Chain, ordered_draws
 from tests.support.models import Recorder, SmallModel, constant
 from tests.support.postprocess import (
     FLOWS,
@@ -30,18 +30,6 @@ B = 40_000
 START = (0, 2, 1, 1)
 
 
-def orders(rate: Array, count: int) -> dict[tuple[int, ...], float]:
-    """Ordered draws of positions without replacement, in proportion to `rate`."""
-    if count == 0 or not rate.any():
-        return {(): 1.0}
-    found = {}
-    for i in np.flatnonzero(rate):
-        rest = np.where(np.arange(N) == i, 0.0, rate)
-        for order, probability in orders(rest, count - 1).items():
-            found[int(i), *order] = probability * rate[i] / rate.sum()
-    return found
-
-
 def law(p_NV: Array, threshold: float, config: cwdfm.Resample) -> Array:
     """The distribution over all V^N sequences after one round from START."""
     score = p_NV[np.arange(N), START]
@@ -49,7 +37,7 @@ def law(p_NV: Array, threshold: float, config: cwdfm.Resample) -> Array:
     draws = Chain(TARGET, False, top_p=config.top_p or 1.0, temperature=config.temperature or 1.0)
     drawn_NV = draws.drawn_from(p_NV)
     found = np.zeros(TARGET.shape)
-    for positions, probability in orders(rate, config.tokens_per_round).items():
+    for positions, probability in ordered_draws(rate, config.tokens_per_round).items():
         for tokens in product(range(V), repeat=len(positions)):
             y = np.array(START)
             y[list(positions)] = tokens

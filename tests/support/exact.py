@@ -55,6 +55,18 @@ def alphas(log_weight: LogWeight | None, revealed: NDArray[np.bool_], p: Array) 
     return np.asarray(raw / np.where(mean > 0, mean, 1.0))
 
 
+def ordered_draws(weights: Array, count: int) -> dict[tuple[int, ...], float]:
+    """Draws without replacement in proportion to the weights, as long as one is positive."""
+    if count == 0 or not weights.any():
+        return {(): 1.0}
+    found = {}
+    for i in np.flatnonzero(weights):
+        rest = np.where(np.arange(len(weights)) == i, 0.0, weights)
+        for order, chance in ordered_draws(rest, count - 1).items():
+            found[int(i), *order] = chance * weights[i] / weights.sum()
+    return found
+
+
 @dataclass(frozen=True)
 class Chain:
     """The chain that samples `target` from a mask or uniform source."""
