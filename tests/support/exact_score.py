@@ -124,41 +124,39 @@ class Process:
         law[x] = max(0.0, 1 - law.sum())
         return np.asarray(law / law.sum())
 
-    def matrix(self, laws: Callable[[int, int, int], Array]) -> Array:
-        """The step matrix [states, states] of independent tokens, by laws(state, i, token)."""
+    def matrix(self, s: Array, token_law: Callable[[Array, int], Array]) -> Array:
+        """The step matrix [states, states] of independent tokens, by token_law(s[T], token)."""
         rows = []
-        for k, x in enumerate(self.states):
+        for s_NT, x in zip(s, self.states, strict=True):
             row = np.ones(1)
-            for i, token in enumerate(x):
-                row = np.outer(row, laws(k, i, token)).ravel()
+            for s_T, token in zip(s_NT, x, strict=True):
+                row = np.outer(row, token_law(s_T, token)).ravel()
             rows.append(row)
         return np.stack(rows)
+
+    def step(
+        self, sigma: float, change: float, step: float | None, *, begins: bool
+    ) -> Callable[[Array, int], Array]:
+        """The law of a token after one step, of Euler's with `step`; the first one begins."""
+
+        def law(s: Array, x: int) -> Array:
+            if step is None:
+                found = self.token_law(s, x, sigma, change)
+            else:
+                found = self.euler_law(s, x, step)
+            return self.first(s, found, sigma) if begins else found
+
+        return law
 
     def sampled(self, sigmas: list[float], steps: list[float] | None = None) -> Array:
         """The distribution of samples along `sigmas`; with `steps`, by Euler steps."""
         law = self.noise()
         for n, sigma in enumerate(sigmas):
-            s = self.scores(sigma)
             last = n == len(sigmas) - 1
             change = sigma if last else sigma - sigmas[n + 1]
-
-            def token(
-                k: int,
-                i: int,
-                x: int,
-                s: Array = s,
-                n: int = n,
-                sigma: float = sigma,
-                change: float = change,
-                last: bool = last,
-            ) -> Array:
-                if steps is None or last:
-                    law = self.token_law(s[k, i], x, sigma, change)
-                else:
-                    law = self.euler_law(s[k, i], x, steps[n])
-                return self.first(s[k, i], law, sigma) if n == 0 and not last else law
-
-            law = law @ self.matrix(token)
+            step = None if steps is None or last else steps[n]
+            token_law = self.step(sigma, change, step, begins=n == 0 and not last)
+            law = law @ self.matrix(self.scores(sigma), token_law)
         return self.data(law)
 
     def noise(self) -> Array:
@@ -171,6 +169,12 @@ class Process:
             return law
         drawn = np.append(s[:-1] / s[:-1].sum(), 0.0)
         return np.asarray(math.exp(-sigma) * drawn + (1 - math.exp(-sigma)) * law)
+
+    def begun(self, sigma: float) -> Array:
+        """The law over states when the chain begins at sigma instead of infinite noise."""
+        s = self.scores(sigma)
+        stay = np.eye(s.shape[-1])
+        return np.asarray(self.noise() @ self.matrix(s, lambda s, x: self.first(s, stay[x], sigma)))
 
     def generator(self, sigma: float) -> Array:
         """The reverse chain's rates per unit of sigma, [states, states]."""
@@ -186,15 +190,13 @@ class Process:
 
     def limit(self, high: float, low: float, pieces: int) -> Array:
         """The distribution of samples with infinitely many steps to `low`, then the last step."""
-        s = self.scores(high)
-        stay = np.eye(s.shape[-1])
-        law = self.noise() @ self.matrix(lambda k, i, x: self.first(s[k, i], stay[x], high))
+        law = self.begun(high)
         # uniform in sqrt(sigma), since the rates grow as sigma -> 0
         edges = np.linspace(math.sqrt(high), math.sqrt(low), pieces + 1) ** 2
         for a, b in pairwise(edges):
             law = law @ expm((a - b) * self.generator((a + b) / 2))
-        s = self.scores(low)
-        return self.data(law @ self.matrix(lambda k, i, x: self.token_law(s[k, i], x, low, low)))
+        last = self.step(low, low, None, begins=False)
+        return self.data(law @ self.matrix(self.scores(low), last))
 
     def data(self, law: Array) -> Array:
         inside = np.array([max(x) < self.vocab for x in self.states])
@@ -224,10 +226,7 @@ class Process:
     def bound(self, x_1: State, high: float, low: float) -> float:
         """The bound on -log p(x_1), with the integral over sigma by quadrature."""
         start = 0.0
-        s = self.scores(high)
-        stay = np.eye(s.shape[-1])
-        began = self.noise() @ self.matrix(lambda k, i, x: self.first(s[k, i], stay[x], high))
-        for p, q in zip(self.noised(x_1, high), began, strict=True):
+        for p, q in zip(self.noised(x_1, high), self.begun(high), strict=True):
             start += p * math.log(p / q) if p > 0 else 0.0
         area, _ = integrate.quad(
             lambda v: 2 * v * self.entropy(x_1, v**2),
