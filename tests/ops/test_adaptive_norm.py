@@ -201,28 +201,29 @@ def test_plain_expression_runs_otherwise(launches: list[dict[str, Any]]) -> None
 
 @interpreted
 @pytest.mark.parametrize("config", NETWORKS, ids=str)
-@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.usefixtures("short_chunks", "plain_rotations")
 def test_transformer_trains_as_with_plain_norms(
     config: DiTConfig, launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = perturbed(config)
-    fused = trained(model, model.trunk, tokens(16))
+    model, x = perturbed(config), tokens(8, batch=2)
+    fused = trained(model, model.trunk, x)
     assert len(launches) == 2 * 5  # two per block and the last
     monkeypatch.setattr(dispatch, "MODE", "off")
-    assert_alike(fused, trained(model, model.trunk, tokens(16)), 1e-4)
+    assert_alike(fused, trained(model, model.trunk, x), 1e-4)
 
 
 @interpreted
 @pytest.mark.parametrize("config", NETWORKS, ids=str)
+@pytest.mark.usefixtures("short_chunks", "plain_rotations")
 def test_dropout_is_off_in_evaluation(config: DiTConfig, launches: list[dict[str, Any]]) -> None:
-    model, t = perturbed(replace(config, dropout=0.5)), torch.full((3,), 0.3)
-    model(tokens(16), t)
+    model, x, t = perturbed(replace(config, dropout=0.5)), tokens(8, batch=1), torch.tensor([0.3])
+    model(x, t)
     # The first norm has no pending residual.
     assert [seen["DROPPED"] > 0 for seen in launches] == [False] + [True] * 4
     launches.clear()
     model.eval()
     state = torch.get_rng_state()
-    model(tokens(16), t)
+    model(x, t)
     assert not any(seen["DROPPED"] for seen in launches)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -230,7 +231,7 @@ def test_dropout_is_off_in_evaluation(config: DiTConfig, launches: list[dict[str
 @interpreted
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
 @pytest.mark.parametrize(("config", "dropout"), [(NETWORKS[0], 0.5), (NETWORKS[2], 0.0)], ids=str)
-@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.usefixtures("short_chunks", "plain_rotations")
 def test_compiled_in_one_graph(
     config: DiTConfig, dropout: float, launches: list[dict[str, Any]]
 ) -> None:
@@ -252,7 +253,7 @@ def test_compiled_in_one_graph(
 @interpreted
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # same
-@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.usefixtures("short_chunks", "plain_rotations")
 def test_two_graphs_serve_all_blocks(launches: list[dict[str, Any]]) -> None:
     """One for the first block, which has no pending residual, and one for all others."""
     model, x = perturbed(replace(SMALL, depth=3)), tokens(4, batch=2)

@@ -171,6 +171,7 @@ def test_transformer_trains_as_with_plain_rotation(
 
 
 @interpreted
+@pytest.mark.usefixtures("plain_norms")
 def test_positions_behind_a_cache(launches: list[str]) -> None:
     model, t, x = moved_dit("causal").eval(), torch.zeros(3), tokens(9)
     with torch.no_grad():
