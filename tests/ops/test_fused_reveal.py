@@ -32,6 +32,12 @@ WEIGHTS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sequences in one warp, which the interpreter runs faster than several."""
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+
+
 def check(weight: cwdfm.Neighbor, start: Tensor, count: Tensor, u: Tensor) -> None:
     before = start.clone()
     tables = algorithm1._tables(weight, start.shape[1], torch.device("cpu"))
@@ -53,8 +59,7 @@ def example(batch: int, length: int, share: float) -> tuple[Tensor, Tensor, Tens
 
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
-def test_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "PROGRAMS", 1)  # all sequences in one warp
+def test_any_weight(weight: cwdfm.Neighbor) -> None:
     check(weight, *example(3, LENGTH, 0.2))
 
 
@@ -71,14 +76,12 @@ def test_any_share_of_sequences_and_warps(
 def test_both_kernels(few: int, radius: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long runs, in which neighbors are or become the last of their bucket."""
     monkeypatch.setattr(launch, "MAX_REGISTER_BUCKETS", few)
-    monkeypatch.setattr(launch, "PROGRAMS", 1)
     for scale in (1.0, -0.5):
         start, _, u = example(2, 16, 0.0)
         check(cwdfm.Neighbor(radius, scale), start, torch.tensor([16, 11]), u)
 
 
-def test_all_masked_all_revealed_and_no_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "PROGRAMS", 1)
+def test_all_masked_all_revealed_and_no_draws() -> None:
     weight = cwdfm.Neighbor(1, 1.0)
     start, _, u = example(4, LENGTH, 0.0)
     check(weight, start, torch.full((4,), LENGTH), u)
@@ -121,8 +124,7 @@ def test_rounding_at_the_end_of_a_bucket(few: int, monkeypatch: pytest.MonkeyPat
     assert not found[0, [1, LENGTH - 1]].any(), "these two have a neighbor"
 
 
-def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "PROGRAMS", 1)
+def test_tensors_that_are_not_contiguous() -> None:
     start, count, u = example(5, LENGTH, 0.2)
     wide = torch.cat([u, u], dim=1)
     check(cwdfm.Neighbor(1, 1.0), start.T.contiguous().T, count.repeat_interleave(2)[::2], wide)
@@ -185,8 +187,7 @@ def test_counts_and_uniforms_drawn_by_the_kernel(
 
 
 @pytest.mark.parametrize("weight", WEIGHTS[::2], ids=str)
-def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "PROGRAMS", 1)
+def test_drawn_for_any_weight(weight: cwdfm.Neighbor) -> None:
     kappa = torch.tensor([0.5, 0.9, 0.2], dtype=torch.float64).repeat_interleave(2)[::2]
     for kappa_B in (kappa, kappa[:0]):
         given: dict[str, Any] = {"seed": 7, "step": 1, "index": None, "fixed": None}
@@ -196,7 +197,9 @@ def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.Monkey
         assert torch.equal(found, plain)
 
 
-def test_paths_use_the_kernel() -> None:
+def test_paths_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sequence in a program of its own."""
+    monkeypatch.setattr(launch, "PROGRAMS", 1024)
     weight = cwdfm.Neighbor(1, 1.0, "cut")
     path = cwdfm.ContextPath(cwdfm.MaskSource(7), cwdfm.Polynomial(2.0), weight)
     x_1, t = torch.zeros(5, LENGTH, dtype=torch.int64), torch.linspace(0, 1, 5)
