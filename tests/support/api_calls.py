@@ -317,17 +317,17 @@ def method_calls() -> dict[str, Call]:
             calls[f"{type(schedule).__name__}.{name}"] = Call(
                 getattr(schedule, name), {argument: (0.0, 0.5, 1, T)}, anything
             )
-    for solver in SOLVERS[:1]:
-        calls["init"] = Call(
-            solver.init,
-            fields(source=(MASK,), index_B=(torch.arange(3),), length=(8,), seed=(0,),
-                   prompt=(None, PROMPT), fixed=(None,)),
-            anything,
-        )  # fmt: skip
-        state = solver.init(MASK, torch.arange(3), LENGTH)
-        calls["step"] = Call(
-            solver.step, fields(**FLOW, state=(state,), t=(0.0, 0.5), t_next=(0.6, 1.0)), anything
-        )
+    solver = cwdfm.Euler()
+    calls["init"] = Call(
+        solver.init,
+        fields(source=(MASK,), index_B=(torch.arange(3),), length=(8,), seed=(0,),
+               prompt=(None, PROMPT), fixed=(None,)),
+        anything,
+    )  # fmt: skip
+    state = solver.init(MASK, torch.arange(3), LENGTH)
+    calls["step"] = Call(
+        solver.step, fields(**FLOW, state=(state,), t=(0.0, 0.5), t_next=(0.6, 1.0)), anything
+    )
     trained = cwdfm.load("qm9-mask-small")
     calls["generate"] = Call(
         trained.generate,
