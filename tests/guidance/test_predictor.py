@@ -40,9 +40,14 @@ def predictor_of(chain: Chain) -> Callable[[Tensor, Tensor], Tensor]:
     return predictor
 
 
-def guided_model(chain: Chain, **options: object) -> cwdfm.Model:
-    guidance = cwdfm.PredictorGuidance(predictor_of(chain), **options)  # type: ignore[arg-type]
+def guided(chain: Chain, predictor: Any, strength: float = 1.0, form: Any = "exact") -> cwdfm.Model:
+    guidance = cwdfm.PredictorGuidance(predictor, strength, form)
     return guidance.guide(model_of(chain), source_of(chain), SCHEDULE)
+
+
+def guided_model(chain: Chain, strength: float = 1.0) -> cwdfm.Model:
+    """The model conditioned on y by its exact predictor."""
+    return guided(chain, predictor_of(chain), strength)
 
 
 def probabilities(chain: Chain, model: cwdfm.Model, t: float) -> Array:
@@ -121,16 +126,7 @@ def test_first_order_form_is_exact_for_log_linear_predictors(chain: Chain) -> No
         "exact": lambda x, t: slope[torch.arange(LENGTH), x].sum(1) * t,
         "taylor": lambda x, t: (slope * x).sum((1, 2)) * t,
     }
-    found = [
-        probabilities(
-            chain,
-            cwdfm.PredictorGuidance(score[form], 0.1, form).guide(  # type: ignore[arg-type]
-                model_of(chain), source_of(chain), SCHEDULE
-            ),
-            0.7,
-        )
-        for form in score
-    ]
+    found = [probabilities(chain, guided(chain, score[form], 0.1, form), 0.7) for form in score]
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
@@ -145,10 +141,9 @@ def test_first_order_form_estimates_differences_by_the_gradient() -> None:
     errors = []
     for scale in (0.1, 0.05):
         predictor = partial(score, scale)
-        forms = [cwdfm.PredictorGuidance(predictor, 1.0, form) for form in ("exact", "taylor")]
         p, q = (
-            probabilities(chain, form.guide(model_of(chain), source_of(chain), SCHEDULE), 0.5)
-            for form in forms
+            probabilities(chain, guided(chain, predictor, 1.0, form), 0.5)
+            for form in ("exact", "taylor")
         )
         errors.append(np.abs(p - q).max())
     assert 3 < errors[0] / errors[1] < 5
@@ -159,16 +154,12 @@ def test_tokens_that_the_predictor_rules_out_are_not_drawn() -> None:
         return torch.where((x[:, 0] == 0) | (x[:, 0] == VOCAB), 0.0, -torch.inf)
 
     chain = CHAINS[0]
-    model = cwdfm.PredictorGuidance(first_is_zero).guide(
-        model_of(chain), source_of(chain), SCHEDULE
-    )
     flow = (source_of(chain), SCHEDULE, cwdfm.Euler())
-    out = cwdfm.sample(model, *flow, shape=(200, LENGTH), steps=4)
+    out = cwdfm.sample(guided(chain, first_is_zero), *flow, shape=(200, LENGTH), steps=4)
     assert bool((out.tokens[:, 0] == 0).all())
-    nothing = cwdfm.PredictorGuidance(lambda x, t: torch.full((len(x),), -torch.inf))
-    guided = nothing.guide(model_of(chain), source_of(chain), SCHEDULE)
+    nothing = guided(chain, lambda x, t: torch.full((len(x),), -torch.inf))
     plain = probabilities(chain, model_of(chain), 0.5)
-    np.testing.assert_allclose(probabilities(chain, guided, 0.5), plain, atol=1e-12)
+    np.testing.assert_allclose(probabilities(chain, nothing, 0.5), plain, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +175,7 @@ def test_tokens_that_the_predictor_rules_out_are_not_drawn() -> None:
 )
 def test_wrong_predictors(predictor: Callable[..., Tensor], form: str, fact: str) -> None:
     chain = CHAINS[1]
-    guidance = cwdfm.PredictorGuidance(predictor, 1.0, form)  # type: ignore[arg-type]
-    model = guidance.guide(model_of(chain), source_of(chain), SCHEDULE)
+    model = guided(chain, predictor, 1.0, form)
     with pytest.raises(InputError, match=fact):
         cwdfm.sample(model, source_of(chain), SCHEDULE, cwdfm.Euler(), shape=(2, 3), steps=2)
 
