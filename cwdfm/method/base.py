@@ -218,7 +218,7 @@ class MethodConfig(ABC):
         """
 
 
-def refuse_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:
+def unsupported_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:
     """Raise the error for a solver that the method does not support."""
     name = type(solver).__name__ if is_dataclass(solver) else repr(solver)
     if (weight := getattr(solver, "weight", None)) is not None:

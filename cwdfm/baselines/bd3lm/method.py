@@ -17,7 +17,7 @@ from cwdfm.likelihood.bound import (
     exact_terms,
 )
 from cwdfm.likelihood.elbo import flow_terms
-from cwdfm.method.base import Method, SampleRequest, refuse_solver
+from cwdfm.method.base import Method, SampleRequest, unsupported_solver
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
@@ -80,7 +80,7 @@ class BlockDiffusion(Method):
             solver = BlockSolver(solver)
         if not isinstance(solver, BlockSolver):
             allowed = "BlockSolver(), or a Solver to use inside the blocks"
-            refuse_solver(self, solver, allowed, "it does not step the flow inside a block")
+            unsupported_solver(self, solver, allowed, "it does not step the flow inside a block")
         network = check_network(model, self.block)
         return solver.sample(network, self.source, self.schedule, self.block, request)
 
