@@ -169,13 +169,13 @@ def from_config(config: Any, classes: Mapping[str, type]) -> Any:
     name = fields.pop("class", None)
     if name not in classes:
         raise InputError(
-            f"the config names the class {name!r}, which this version does not know; it knows "
-            f"{', '.join(sorted(classes))}"
+            f"the config names the class {name!r}, which this version does not support; "
+            f"supported: {', '.join(sorted(classes))}"
         )
     known = {f.name for f in dataclasses.fields(classes[name])}
     if unknown := set(fields) - known:
         raise InputError(
             f"the config sets {', '.join(sorted(unknown))} of {name}, which this version does not "
-            f"know; it may have been written by a newer version"
+            f"support; it may have been written by a newer version"
         )
     return classes[name](**{key: from_config(value, classes) for key, value in fields.items()})

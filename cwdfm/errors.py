@@ -95,7 +95,7 @@ def check_token_tensor(name: str, x_BN: Tensor) -> None:
             f"for a single sequence use {name}[None], for other integer types {name}.long()"
         )
     if x_BN.numel() == 0:
-        raise InputError(f"{name} is empty ({describe(x_BN)}); give at least one token")
+        raise InputError(f"{name} is empty ({describe(x_BN)}); pass at least one token")
 
 
 def check_token_range(name: str, num_tokens: int, low: int, high: int) -> None:
@@ -232,7 +232,7 @@ def check_strings(
         plural = f"{kind.__name__.lower()} of {what}, such as a list"
         raise InputError(f"{name} must be a {plural}, got {describe(texts)}")
     if not texts:
-        raise InputError(f"{name} is empty; give at least one string")
+        raise InputError(f"{name} is empty; pass at least one string")
     if invalid := [text for text in texts if not isinstance(text, str)]:
         first = describe(invalid[0])
         raise InputError(f"{name} must contain strings, got {first}; decode tokens first")

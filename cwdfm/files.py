@@ -205,7 +205,7 @@ def open_work(folder: Path, names: str) -> None:
     if foreign or folder.is_symlink():
         problem = f"contains {foreign[0]!r}, which" if foreign else "is a symbolic link, which"
         raise InputError(
-            f"{folder} is needed for unfinished work, but {problem} this version did not create; "
+            f"{folder} is reserved for unfinished work, but it {problem} cwdfm did not create; "
             f"move it away, or choose a different output path"
         )
     (folder / MARKER).touch()
@@ -267,7 +267,7 @@ def check_output_file(path: Path, *, force: bool) -> None:
     """Raise an InputError if the file cannot be written, or exists and `force` is False."""
     check_writable(path)
     if path.is_dir():
-        raise InputError(f"{path} is a folder; give the path of a file")
+        raise InputError(f"{path} is a folder; pass the path of a file")
     if path.exists() and not force:
         raise InputError(
             f"{path} already exists; choose a different path, or overwrite it with force=True",

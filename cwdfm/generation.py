@@ -90,8 +90,8 @@ def generate_samples(
         steps: The number of steps.
         evaluations: A budget of model evaluations per sample. It selects the recommended solver,
             with its own steps, grid and resampling (see `cwdfm.recommend`).
-        temperature: The sampling temperature; overrides the solver's. 0 takes the most likely
-            token.
+        temperature: The sampling temperature; overrides the solver's. 0 selects the most
+            likely token.
         seed: The random seed.
         grid: The time grid (see `cwdfm.sample`).
         length: The sequence length. The default is the model's. Other lengths are possible, up to
@@ -109,10 +109,10 @@ def generate_samples(
         reject: Then reject implausible samples and draw new ones (flows only). `progress` counts
             the maximum number of tries, even if fewer are needed.
         index: Global sample numbers [n].
-        batch_size: The number of sequences per batch. The default depends on the free memory.
+        batch_size: The number of sequences per batch. The default depends on the available memory.
         record: Record every step of the first `record` sequences (flows only; see `cwdfm.sample`).
             Postprocessing is not recorded.
-        progress: Called as `progress(k)` after k sequences took a step.
+        progress: Called as `progress(k)` when k sequences have taken a step.
     """
     if not isinstance(trained, Trained):
         raise InputError(
@@ -125,8 +125,8 @@ def generate_samples(
         is_auto = solver is None or (isinstance(solver, str) and solver == "auto")
         if not is_auto or resample is not None:
             raise InputError(
-                f"evaluations chooses the solver and its resampling, got solver={solver!r} and "
-                f"resample={resample}; omit them, or omit evaluations"
+                f"evaluations chooses the solver and the resampling, so omit solver= and "
+                f"resample=, or omit evaluations; got solver={solver!r} and resample={resample}"
             )
         if refine is not None or reject is not None:
             raise InputError(

@@ -36,7 +36,7 @@ def check_remote_code(name: str, revision: str | None, trust_remote_code: bool) 
     if trust_remote_code and revision is None and not Path(name).expanduser().exists():
         raise InputError(
             f"trust_remote_code=True runs the Python code of {name}, which its owner can change at "
-            f"any time; read the code and give the commit as revision=",
+            f"any time; read the code, then pass the commit as revision=",
             fields=("trust_remote_code", "revision"),
         )
 
@@ -78,8 +78,8 @@ def _check_repositories(name: str, options: dict[str, Any]) -> None:
         for other in re.findall(r"([\w./-]+)--", str(config.get("auto_map") or "")):
             if other != name:
                 raise InputError(
-                    f"{name} runs code of another repository, {other}, for which no commit can be "
-                    f"given; download the code into one folder, read it and give that folder"
+                    f"{name} runs code of another repository, {other}, whose commit cannot be "
+                    f"pinned; download the code into one folder, read it, and pass that folder"
                 )
 
 
@@ -121,13 +121,13 @@ def hub_errors(name: str, revision: str | None = None) -> Iterator[None]:
         ) from error
     except errors.RevisionNotFoundError as error:
         raise InputError(
-            f"{name} has no revision {revision!r}; give one of its branches, tags or commits",
+            f"{name} has no revision {revision!r}; use one of its branches, tags or commits",
             fields=("revision",),
         ) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise InputError(
             f"the hub cannot be reached, and {name} is not in the cache; check the connection, or "
-            f"download the model elsewhere (hf download {name} --local-dir FOLDER) and give the "
+            f"download the model elsewhere (hf download {name} --local-dir FOLDER) and pass the "
             f"folder"
         ) from error
     except errors.HfHubHTTPError as error:

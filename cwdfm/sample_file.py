@@ -143,7 +143,7 @@ def read_samples(path: Path, column: str | None = None) -> SampleFile:
     try:
         text = path.read_bytes().decode("utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}; give a sample file") from error
+        raise InputError(f"cannot read {path}: {error}; pass a sample file") from error
     if path.suffix == ".jsonl":
         samples = _parse_jsonl(path, text.removesuffix("\n").split("\n") if text else [])
     elif path.suffix == ".csv":
@@ -189,7 +189,7 @@ def _parse_jsonl(path: Path, lines: Sequence[str]) -> SampleFile:
             problem = f"is not JSON ({error}): the file may be truncated"
         if problem:
             raise InputError(
-                f"{path}, line {number} {problem}; give a file written by `sample`, or sample again"
+                f"{path}, line {number} {problem}; pass a file written by `sample`, or sample again"
             )
     head = records.pop(0) if records and "text" not in records[0] else {}
     tokens = [record["tokens"] for record in records if "tokens" in record]

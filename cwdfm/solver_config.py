@@ -76,7 +76,8 @@ class ThresholdConfig(SolverConfig):
 class EditConfig(ThresholdConfig):
     """Reveal every token above a confidence, and edit revealed tokens."""
 
-    edit_threshold: float = 0.9  # probability from which another token replaces a revealed one
+    # Minimum probability at which another token replaces a revealed one.
+    edit_threshold: float = 0.9
     post_steps: int = 16  # maximum number of evaluations after all tokens are revealed
 
     def build(self) -> Edit:
@@ -104,8 +105,9 @@ class PathPlanningConfig(SolverConfig):
 class RemaskConfig(SolverConfig):
     """ReMDM's remasking."""
 
-    rule: Literal["cap", "rescale", "confidence"] = "cap"  # what bounds the remasked fraction
-    eta: float = 0.02  # bound on the fraction (cap), or on its ratio to the largest possible one
+    rule: Literal["cap", "rescale", "confidence"] = "cap"  # how the remasked fraction is limited
+    # Limit on the fraction (cap), or on its ratio to the largest possible fraction.
+    eta: float = 0.02
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class GibbsConfig(SolverConfig):
 
 @dataclass(frozen=True)
 class _HazardConfig(SolverConfig):
-    hazard: Hazard = "euler"  # integrated: exact without a weight
+    hazard: Hazard = "euler"  # hazard of a step; "integrated" is exact without a weight
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,8 @@ class EulerConfig(_HazardConfig):
 @dataclass(frozen=True)
 class _WindowConfig(_HazardConfig):
     radius: int = 1  # radius of the neighborhood, in tokens
-    # Windows at the ends wrap around (circular) or are truncated. auto truncates them with a prompt
-    # or bd3lm.
+    # Windows at the ends wrap around (circular) or are truncated (cut). auto truncates them if
+    # there is a prompt, and for bd3lm.
     boundary: WindowBoundary = "auto"
 
 

@@ -112,7 +112,7 @@ def _encode_templates(
 
 
 def auto_batch_size(trained: Trained, length: int | None = None) -> int:
-    """The number of sequences that fit into the free memory, up to a device-dependent maximum.
+    """The number of sequences that fit into available memory, up to a device-dependent maximum.
 
     The default `length` is the model's sequence length.
     """

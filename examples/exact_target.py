@@ -166,7 +166,7 @@ def recorded(path: Path) -> tuple[list[dict[str, Any]], float]:
         return result["rows"], result["floor"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} does not contain results of this example ({error}); give the --out of an "
+            f"{path} does not contain results of this example ({error}); pass the --out of an "
             f"earlier run, or omit --redraw"
         ) from error
 

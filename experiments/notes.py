@@ -40,8 +40,11 @@ def earlier_runs_note(rows: Labeled, store: Store) -> tuple[str, ...]:
     ]
     if not texts:
         return ()
-    text = ". From the run before that one: ".join(texts)
-    return (f"From an earlier run of the same training, whose model was deleted: {text}.",)
+    if len(texts) == 1:
+        return (f"From an earlier run of the same training, whose model was deleted: {texts[0]}.",)
+    listed = " ".join(f"({number}) {text}." for number, text in enumerate(texts, start=1))
+    start = "From earlier runs of the same training, whose models were deleted, newest first: "
+    return (start + listed,)
 
 
 def weights_of(choices: Iterable[SolverChoice]) -> dict[str, set[str]]:

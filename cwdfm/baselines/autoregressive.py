@@ -35,7 +35,7 @@ from cwdfm.method.base import (
     SampleRequest,
     Task,
     TrainingBatch,
-    refuse_solver,
+    unsupported_solver,
 )
 from cwdfm.model.attention import KVCache
 from cwdfm.model.positions import Positions
@@ -81,7 +81,7 @@ class Autoregressive(Method):
         solver = LeftToRight() if solver is None else solver
         if not isinstance(solver, LeftToRight):
             reason = "its order is fixed, left to right, and it has no rates to simulate or weight"
-            refuse_solver(self, solver, "LeftToRight() (solver left-to-right)", reason)
+            unsupported_solver(self, solver, "LeftToRight() (solver left-to-right)", reason)
         return solver.sample(model, self.vocab_size, request)
 
     def likelihood(

@@ -39,7 +39,7 @@ from cwdfm.likelihood.bound import (
     estimate_bound,
     position_sum,
 )
-from cwdfm.method.base import Method, SampleRequest, refuse_solver
+from cwdfm.method.base import Method, SampleRequest, unsupported_solver
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
@@ -93,7 +93,7 @@ class GIDD(Method):
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, Analytic):
             reason = "a revealed token may be noise, which its steps would keep"
-            refuse_solver(self, solver, "Analytic() (solver analytic)", reason)
+            unsupported_solver(self, solver, "Analytic() (solver analytic)", reason)
         model = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
         chain = HybridChain(rule, self)
         return sample(model, self.source, Linear(), chain, **request.loop_options)

@@ -52,14 +52,15 @@ MASK_NOTE = (
 class Shared:
     """Options shared by both analyses."""
 
-    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
-    # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
+    # MODEL (first argument): a bundled model (qm9-uniform-small, qm9-mask-small,
+    # moses-uniform-small, novels-small), the folder of a model, a run or a checkpoint, or
+    # owner/name@revision on the Hugging Face hub.
     model: str
     out: Path  # output folder
     # Class of a custom network, as package.module:Class. Its code is executed.
     network: str | None = None
     seed: int = 0  # random seed
-    batch_size: int = 0  # sequences per batch; 0: as many as fit in free memory
+    batch_size: int = 0  # sequences per batch; 0: as many as fit in available memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # write into a folder that is not empty
 
@@ -180,7 +181,7 @@ def updates(arguments: list[str]) -> None:
     """`cwdfm analyze updates`."""
     options, given = read_options(Updates, arguments, n=MAX_SAMPLES, steps=MAX_STEPS)
     if not options.solvers:
-        raise InputError("no solvers; give at least one after --solvers")
+        raise InputError("no solvers; specify at least one after --solvers")
     check_applies(options, given, "solvers", APPLIES_WITH)
     with by_flags(Updates):
         solvers = {label(options, name): named_solver(options, name) for name in options.solvers}

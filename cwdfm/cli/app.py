@@ -284,7 +284,7 @@ def forms_of(values: dict[str, Any]) -> list[Form]:
     """Make one form per selected solver. Both use the changed settings, where they have them."""
     for name in ("steps", "n", "seed"):
         if values[name] is None:
-            raise InputError(f"{name} is empty; give a number")
+            raise InputError(f"{name} is empty; enter a number")
     names = ("model", "steps", "n", "seed", "prompt", "template", "scaffold")
     shared = {name: values[name] for name in names}
     shared["evaluations"] = values["budget"] == "evaluations"

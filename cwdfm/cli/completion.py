@@ -33,7 +33,7 @@ ZSH = "autoload -U compinit bashcompinit && compinit && bashcompinit"
 class Options:
     """Print a script that completes commands, flags and their values; see docs/guide.md."""
 
-    shell: Literal["bash", "zsh"]  # SHELL, the first argument
+    shell: Literal["bash", "zsh"]  # SHELL (first argument)
 
 
 def main(arguments: list[str]) -> None:

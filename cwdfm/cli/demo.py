@@ -64,7 +64,7 @@ QUICK = Size((2, 4), molecules=8, texts=2, drug_like=4, drug_like_steps=4)
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    check_extras("cwdfm demo", NEEDED)  # before the work: the report comes last
+    check_extras("cwdfm demo", NEEDED)  # check before sampling, because the report is written last
     options = parse("demo", arguments, lambda _: Options())
     check_folder(options.out, force=True)
     size, folder = QUICK if options.quick else FULL, options.out / "samples"
@@ -109,7 +109,7 @@ def text_jobs(size: Size, folder: Path) -> list[Sampling]:
 
 
 def drug_like_job(size: Size, folder: Path) -> Sampling:
-    """Sample drug-like molecules with the settings that the card of the model recommends."""
+    """Sample drug-like molecules with the settings recommended in the model card."""
     job = job_options(folder, DRUG_MODEL, "gibbs", size.drug_like_steps, size.drug_like, **GIBBS)
     return replace(job, grid="kappa", resample=RESAMPLE)
 

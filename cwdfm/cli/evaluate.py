@@ -18,8 +18,9 @@ class Options:
     interruption. To add files, list them too and pass --force: only the new files are scored.
     """
 
-    # FILE ..., positional: files written by `cwdfm sample` (.jsonl for text). Molecules can also be
-    # files with one SMILES per line, or tables. - reads JSON lines or SMILES from standard input.
+    # FILE ... (positional): files written by `cwdfm sample` (.jsonl for text). Molecules can also
+    # be files with one SMILES per line, or tables. - reads JSON lines or SMILES from standard
+    # input.
     files: tuple[str, ...]
     # Folder for scores.json, table.md, figures and report.html; default: NAME-report, where NAME is
     # the first file's name, or stdin-report.
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> None:
     argv = positional_first("files", arguments)
     options = parse("eval FILE [FILE ...]", argv, lambda missing: Options(missing))
     if not options.files:
-        raise InputError("no sample files given; give at least one")
+        raise InputError("no sample files; specify at least one")
     first = Path("stdin" if options.files[0] == STREAM else options.files[0])
     out = options.out or first.with_name(f"{first.stem}-report")
     check_integer("workers", options.workers, 0)

@@ -151,7 +151,10 @@ def check_applies(
 
 
 def check_empty(arguments: list[str]) -> None:
-    """Reject empty arguments, except for texts: an empty path would mean the current directory."""
+    """Reject empty arguments other than texts.
+
+    An empty path would mean the current directory.
+    """
     name = ""
     for argument in arguments:
         name = argument.partition("=")[0] if argument.startswith("--") else name

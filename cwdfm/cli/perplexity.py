@@ -36,8 +36,9 @@ class Options:
     LM, see `cwdfm eval`.
     """
 
-    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
-    # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
+    # MODEL (first argument): a bundled model (qm9-uniform-small, qm9-mask-small,
+    # moses-uniform-small, novels-small), the folder of a model, a run or a checkpoint, or
+    # owner/name@revision on the Hugging Face hub.
     model: str
     # Datasets, corpora, files or prepared data, one or several; - is standard input.
     data: tuple[str, ...]
@@ -51,7 +52,7 @@ class Options:
     weight: Literal["none", "neighbor"] = "none"  # context weight of the sampling chain to evaluate
     radius: int = 1  # neighbor: window radius in tokens
     scale: float = 1.0  # neighbor: rate increase per revealed neighbor
-    batch_size: int = 0  # sequences per batch; 0: as many as fit in free memory
+    batch_size: int = 0  # sequences per batch; 0: as many as fit in available memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     out: Path | None = None  # also write the results to this .json file; - is standard output
     force: bool = False  # overwrite the output file
@@ -127,7 +128,7 @@ def check(options: Options) -> None:
     check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
     check_seed(options.seed)
     if not options.data:
-        raise InputError("no data given; give at least one name or path after --data")
+        raise InputError("no data; specify at least one name or path after --data")
     context_weight(options)  # checks radius and scale
     if options.force and options.out is None:
         raise InputError("--force applies only with --out; omit it, or add --out")

@@ -44,12 +44,13 @@ class Options:
     saves time and guarantees the same options in every run.
     """
 
-    corpus: str  # CORPUS, the first argument: a name, file, folder or glob pattern
+    corpus: str  # CORPUS (first argument): a name, file, folder or glob pattern
     out: Path  # output folder for text, output .npz file for molecules
-    tokenizer: str | None = None  # gpt2, bytes, chars, a folder or a hub name; None: the default
-    # Tokens per sequence. None: 1024 for text, or the longest sequence for molecules and rows.
+    # gpt2, bytes, chars, a folder or a hub name; default: that of the corpus, usually gpt2.
+    tokenizer: str | None = None
+    # Tokens per sequence; default: 1024 for text, or the longest sequence for molecules and rows.
     length: int | None = None
-    column: str | None = None  # column to read, or field of JSON lines; None: `smiles` or `text`
+    column: str | None = None  # column to read, or field of JSON lines; default: `smiles` or `text`
     # Representation of molecules: smiles (default) or selfies. Setting it also makes any parquet
     # file be read as molecules.
     representation: Representation | None = None
@@ -58,16 +59,16 @@ class Options:
     condition: tuple[str, ...] = ()
     # How to treat salts, mixtures, charges, isotopes and stereochemistry of molecules.
     standardize: Standardize = field(default_factory=Standardize)
-    # Number of randomized SMILES per molecule; None: canonical SMILES.
+    # Number of randomized SMILES per molecule; default: only canonical SMILES.
     randomized: int | None = None
-    seed: int | None = None  # seed of the randomized SMILES; None: 0
-    # What one document of plain text is; None: the whole file. With rows, each line, record or
+    seed: int | None = None  # seed of the randomized SMILES (default: 0)
+    # What one document of plain text is; default: the whole file. With rows, each line, record or
     # table row becomes its own sequence.
     documents: Unit | None = None
     part: str | None = None  # prepare only this part, such as test, for evaluation
     folder: Path | None = None  # folder with downloaded files of the named corpus
     streaming: bool = False  # stream the corpus from the hub instead of downloading it first
-    limit: int | None = None  # maximum number of documents or molecules; None: all
+    limit: int | None = None  # maximum number of documents or molecules; default: all
     workers: int = cores()  # processes for tokenization and molecular properties
     force: bool = False  # overwrite an existing .npz file
 
@@ -83,7 +84,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _is_molecules(options: Options) -> bool:
-    """Whether the corpus is a molecule dataset, judging by its name, suffix and options."""
+    """Whether the corpus is a molecule dataset, based on its name, suffix and options."""
     path = Path(options.corpus)
     if is_table(path):
         return options.documents != "rows"
@@ -102,7 +103,7 @@ def _molecules(options: Options) -> TokenData:
     text_only = {name: getattr(options, name) for name in names}
     reject_options(f"for text, but {options.corpus} contains molecules", **text_only)
     if glob.has_magic(options.corpus):
-        raise InputError(f"{options.corpus} is a glob pattern; give molecules as a single file")
+        raise InputError(f"{options.corpus} is a glob pattern; pass molecules as a single file")
     if options.randomized is not None:
         check_randomized(options.randomized, options.seed or 0)
     elif options.seed is not None:
@@ -166,7 +167,7 @@ def _text(options: Options) -> TokenData:
     if not is_name and not path.is_dir() and not (path.is_file() and is_text(path, tables=True)):
         raise unknown_dataset(options.corpus)
     if options.out.is_file():
-        raise InputError(f"{options.out} is a file; give the path of a folder")
+        raise InputError(f"{options.out} is a file; pass the path of a folder")
     if not options.out.exists():
         check_writable(options.out)
     corpus = find_corpus(

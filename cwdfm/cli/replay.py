@@ -20,7 +20,7 @@ class Options:
     Several recordings play side by side, for example two solvers with the same seed.
     """
 
-    files: tuple[Path, ...]  # FILE ..., positional: recordings (.npz)
+    files: tuple[Path, ...]  # FILE ... (positional): recordings (.npz)
     # Output file; default: the name of the first recording with the suffix .html.
     out: Path | None = None
     title: str | None = None  # title of the page; default: the names of the recordings
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
     options = parse("replay FILE [FILE ...]", argv, lambda missing: Options(missing))
     if not 1 <= len(options.files) <= MAX_FILES:
         raise InputError(
-            f"got {len(options.files)} recordings; give 1 to {MAX_FILES} files written by "
+            f"got {len(options.files)} recordings; pass 1 to {MAX_FILES} files written by "
             f"`cwdfm sample ... --record`"
         )
     first = options.files[0]

@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> None:
     options, given = parse_options(arguments)
     streamed = str(options.out) == STREAM
     if options.record and streamed:
-        raise InputError("--record requires a file; omit it, or give --out FILE")
+        raise InputError("--record requires a file; omit it, or set --out FILE")
     written = 0
     with standard_output(options.out, "samples.jsonl") as out:
         options = replace(options, out=out)

@@ -49,10 +49,11 @@ class Options:
     from another project, see `cwdfm sample --prompts FILE --help`.
     """
 
-    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small,
-    # moses-uniform-small, novels-small), or the folder of a model, a run or a checkpoint.
+    # MODEL (first argument): a bundled model (qm9-uniform-small, qm9-mask-small,
+    # moses-uniform-small, novels-small), the folder of a model, a run or a checkpoint, or
+    # owner/name@revision on the Hugging Face hub.
     model: str
-    # Output file: jsonl (tokens, text, provenance) or csv; for molecules also smi or txt. - is
+    # Output file: jsonl (tokens, text, provenance) or csv; for molecules also smi, sdf or txt. - is
     # standard output: one molecule per line, or JSON lines for text.
     out: Path
     # Class of a custom network, as package.module:Class. Its code is executed.
@@ -68,15 +69,15 @@ class Options:
     stop: bool = False  # bd3lm: stop a sample at its end token
     # Number of steps; first-hitting, entropy-bound, threshold and klass need up to one per token.
     steps: int = 64
-    # Budget of model evaluations per sample; selects solver, steps, grid and resampling for it.
+    # Budget of model evaluations per sample. Selects the solver, steps, grid and resampling.
     evaluations: int | None = None
     seed: int = 0  # random seed
     grid: Spacing = "t"  # space the steps equally in time t, in kappa_t, or in sqrt(1 - kappa_t)
     length: int | None = None  # tokens per sample; default: the length of the model or template
     precision: Literal["float32", "bfloat16"] = "float32"  # precision of matrix products
     prompt: str | None = None  # text that every sample starts with
-    # Text with holes to fill: in 'The [12] of', [12] is twelve tokens. In a molecule such as
-    # c1ccccc1***, each * is one token and *{2,8} is two to eight.
+    # Text with holes to fill: [12] in 'The [12] of' is a hole of twelve tokens. In a molecule such
+    # as c1ccccc1***, each * is a hole of one token and *{2,8} a hole of two to eight.
     template: str | None = None
     # SMILES of a fragment that every molecule contains. Atoms are added at its marks, such as
     # the * of 'c1ccc(*)cc1'; without marks, at one to three random atoms.
@@ -88,7 +89,7 @@ class Options:
     # logp=2.5 kind=acid.
     property: tuple[str, ...] = ()
     # Strength of classifier-free guidance. 1 samples from the conditional model; larger values
-    # follow the properties more closely, at twice the evaluations.
+    # follow the properties more closely but need twice as many evaluations.
     guidance: float = 1.0
     refine: int = 0  # rounds of noising some tokens and sampling them again; 0 for none
     refine_noise_fraction: float = Refine.noise_fraction  # fraction of tokens noised per round
@@ -113,7 +114,7 @@ class Options:
     # Also write a recording of the first 8 samples, FILE.recording.npz, for `cwdfm replay`.
     record: bool = False
     compile: bool = False  # use torch.compile, for speed on a GPU; no effect on ar and bd3lm
-    batch_size: int = 0  # sequences per batch; 0: as many as fit in free memory
+    batch_size: int = 0  # sequences per batch; 0: as many as fit in available memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # overwrite the output file
 
@@ -167,7 +168,7 @@ def check(options: Options, given: Collection[str] = ()) -> None:
         chosen = {"steps", "grid", *POSTPROCESS_OPTIONS["resample"], "resample"} & set(given)
         if chosen or options.solver != "auto":
             name = "--solver" if options.solver != "auto" else flag(min(chosen))
-            raise InputError(f"--evaluations chooses {name} itself; omit one of the two")
+            raise InputError(f"--evaluations already chooses {name}; omit one of the two")
         for name in ("refine", "reject_below"):
             if getattr(options, name):
                 raise InputError(
@@ -195,7 +196,7 @@ def check(options: Options, given: Collection[str] = ()) -> None:
     for enabling, names in POSTPROCESS_OPTIONS.items():
         for name in names:
             if not getattr(options, enabling) and getattr(options, name) != getattr(Options, name):
-                raise InputError(f"{flag(name)} requires {flag(enabling)}; give both, or neither")
+                raise InputError(f"{flag(name)} requires {flag(enabling)}; set both, or neither")
     postprocessing(options)  # raises an error for invalid values, like `build_solver`
     if options.solver != "auto":
         build_solver(options.solver, options.solver_options)
@@ -237,7 +238,7 @@ def guidance_of(options: Options) -> tuple[Guidance, ...]:
     """The guidance by the requested properties, if any."""
     if not options.property:
         if options.guidance != Options.guidance:
-            raise InputError("--guidance requires --property NAME=VALUE; give both, or neither")
+            raise InputError("--guidance requires --property NAME=VALUE; set both, or neither")
         return ()
     values: dict[str, object] = {}
     for text in options.property:
@@ -245,7 +246,7 @@ def guidance_of(options: Options) -> tuple[Guidance, ...]:
         if not (name and equals and value):
             raise InputError(f"--property must be NAME=VALUE, such as logp=2.5, got {text!r}")
         if name.lower() in map(str.lower, values):
-            raise InputError(f"--property gives {name} twice; give one value")
+            raise InputError(f"--property sets {name} twice; specify one value")
         values[name] = value
     with by_flags(Options, strength="guidance"):
         return (ClassifierFreeGuidance(values, options.guidance),)

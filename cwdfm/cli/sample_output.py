@@ -69,8 +69,8 @@ def finish(
         if header["with_fragment"] < len(done):
             print(
                 f"contain the fragment: {header['with_fragment']} of {len(done)}; the others are "
-                f"invalid or miss it after {FRAGMENT_TRIES} tries (--only valid leaves out the "
-                f"invalid ones)"
+                f"invalid or do not contain it after {FRAGMENT_TRIES} tries (--only valid leaves "
+                f"out the invalid ones)"
             )
     if options.only:
         done, header["left_out"] = selected(done, options.only, tokenizer)

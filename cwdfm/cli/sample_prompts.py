@@ -43,7 +43,7 @@ class Options:
     least this probability, at temperature 0.
     """
 
-    model: str  # MODEL, the first argument: a folder, or owner/name on the hub
+    model: str  # MODEL (first argument): a folder, or owner/name on the hub
     prompts: Path  # file of prompts: .jsonl or .txt
     out: Path  # output file: .jsonl (text, tokens, provenance) or .csv
     chat: bool = False  # format every prompt as a user message with the model's chat template
@@ -54,12 +54,12 @@ class Options:
     solver_options: SolverConfig = field(default_factory=SolverConfig)
     cache: CacheKind | None = None  # KV cache: none, exact, or the approximations prefix and dual
     seed: int = 0  # random seed
-    # Auto: the dtype of the model files.
+    # auto: the dtype of the model files.
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     batch_size: int = 16  # prompts per batch
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     revision: str | None = None  # commit of a model on the hub
-    # Execute code from the model; a hub model also needs --revision.
+    # Execute Python code from the model's repository; a hub model also requires --revision.
     trust_remote_code: bool = False
     force: bool = False  # overwrite the output file
 
@@ -140,16 +140,16 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
 
 
 def read_prompts(path: Path, *, chat: bool) -> dict[str, list[Any]]:
-    """Read a file as an argument of `generate`: prompts, messages or templates."""
+    """Read prompts, messages or templates from a file, as an argument of `generate`."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--prompts {path} cannot be read ({error}); give a text file") from error
+        raise InputError(f"--prompts {path} cannot be read ({error}); pass a text file") from error
     rows = [_parse_line(path, i, line) for i, line in enumerate(lines, start=1)]
     kinds = {kind for kind, _ in rows}
     if len(kinds) != 1:
         mixed = f"mixes {' and '.join(sorted(kinds))}" if kinds else "contains no prompts"
-        raise InputError(f"{path} {mixed}; give lines of one type ({', '.join(KINDS)})")
+        raise InputError(f"{path} {mixed}; use lines of one type ({', '.join(KINDS)})")
     (kind,), values = kinds, [value for _, value in rows]
     if chat and kind == "prompt":
         return {"messages": [[{"role": "user", "content": text}] for text in values]}

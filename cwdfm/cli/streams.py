@@ -41,7 +41,7 @@ def standard_output(path: Path, name: str) -> Iterator[Path]:
         yield path
         return
     if "RANK" in os.environ:
-        raise InputError("--out - requires a single process; give a file under torchrun")
+        raise InputError("--out - requires a single process; under torchrun, write to a file")
     with TemporaryDirectory(prefix="cwdfm-") as folder:
         target = Path(folder, name)
         with redirect_stdout(sys.stderr):

@@ -69,7 +69,7 @@ class TokenData:
                     f"tokenizer are 0..{size - 1}; use the tokenizer that encoded the data"
                 )
         if not len(self.train) and not len(self.valid):
-            raise InputError("train and valid are empty; give at least one sequence")
+            raise InputError("train and valid are empty; pass at least one sequence")
         train, valid = len(self.train), len(self.valid)
         for name, values in self.columns.items():
             if values.shape != (train + valid,) or values.dtype.kind not in "fU":
@@ -144,7 +144,10 @@ class TokenData:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file written by `save`; raises InputError if it is damaged or foreign."""
+        """Read a file written by `save`.
+
+        Raises InputError if it is damaged or was not written by cwdfm.
+        """
         path = Path(path)
         metadata, arrays = _read(path)
         if metadata.pop("sha256", None) != _checksum(metadata, arrays):
@@ -231,6 +234,6 @@ def damaged(path: Path, reason: str) -> InputError:
 
 def _not_prepared(path: Path) -> InputError:
     return InputError(
-        f"{path} was not prepared by cwdfm; give a .npz file written by TokenData.save, a folder "
+        f"{path} was not prepared by cwdfm; pass a .npz file written by TokenData.save, a folder "
         f"written by `prepare`, or raw data"
     )

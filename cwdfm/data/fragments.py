@@ -37,7 +37,7 @@ def parse_fragment(smiles: str, name: str = "fragment") -> Any:
             raise InputError(f"{name} {smiles!r} has no atoms; add some", fields=(name,))
         if len(rdkit().GetMolFrags(molecule)) > 1:
             raise InputError(
-                f"{name} {smiles!r} has several parts, separated by '.'; give only one, or join "
+                f"{name} {smiles!r} has several parts, separated by '.'; pass only one, or join "
                 f"two with a linker",
                 fields=(name, "linker"),
             )

@@ -168,7 +168,7 @@ def unknown_dataset(name_or_path: str | Path) -> InputError:
     exists = Path(name_or_path).is_file()
     problem = "has an unknown format" if exists else "is neither a dataset nor a file"
     return InputError(
-        f"{str(name_or_path)!r} {problem}; give one of {_names()}, or the path of a file "
+        f"{str(name_or_path)!r} {problem}; pass one of {_names()}, or the path of a file "
         f"(molecules: .smi, .txt, .csv, .tsv, .sdf, .parquet with a column smiles, or a prepared "
         f".npz; text: .txt with a text tokenizer, .jsonl, .parquet, .fasta, .tar, or a folder; "
         f"also compressed)"
@@ -252,7 +252,7 @@ def _load_text(
 ) -> TokenData:
     """Prepare a corpus in the cache folder, or open prepared text.
 
-    cut, execution: as for `_load_molecules`; `cut` may also have `part`.
+    cut, execution: as for `_load_molecules`; `cut` may also contain `part`.
     options: of `find_corpus`.
     """
     if is_prepared(path := Path(name)):
@@ -286,7 +286,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _open(path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, Any]) -> TokenData:
-    """Open prepared data; raises InputError if it contradicts a requested option."""
+    """Open prepared data; raises InputError if an option that was passed differs from the data."""
     data = TokenData.load(path) if path.suffix == ".npz" else open_prepared(path)
     used = {name: data.source.get(name) for name in requested}
     if "representation" in requested:
@@ -332,7 +332,7 @@ def _wrong_tokenizer(name: str, tokenizer: object, expected: str) -> InputError:
     is_name = isinstance(tokenizer, str)
     advice = "use `tokenizer=None` to create one, or " if is_name else ""
     return InputError(
-        f"{name} is read as {expected}, got {_summary(tokenizer)}; {advice}give other data (text "
+        f"{name} is read as {expected}, got {_summary(tokenizer)}; {advice}pass other data (text "
         f"in a table must be .jsonl or .parquet)",
         fields=("tokenizer",) if is_name else (),
     )

@@ -34,7 +34,7 @@ def check_molecule_file(path: Path, column: str | None) -> None:
         return
     if kind not in (*LINE_SUFFIXES, *SDF):
         raise InputError(
-            f"cannot tell how to read {path}: supported are files with one SMILES per line "
+            f"cannot tell how to read {path}; supported: files with one SMILES per line "
             f"({', '.join(LINE_SUFFIXES)}), tables (.csv, .tsv, .parquet), structures (.sdf), also "
             f"compressed, and prepared .npz files; rename the file accordingly"
         )

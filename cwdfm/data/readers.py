@@ -111,7 +111,7 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
     requested = "smiles" if name is None else name
     try:
         if (header := next(reader, None)) is None:
-            raise InputError(f"{path} is empty; give a table with a header line")
+            raise InputError(f"{path} is empty; pass a table with a header line")
         names = [field.strip() for field in header]
         if (column := find_column(names, requested)) is None:
             raise missing_column(path, requested, names)
@@ -125,7 +125,10 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
 
 
 def find_column(names: list[str], requested: str) -> str | None:
-    """Find a column by its exact name, or else ignoring case; None if missing or ambiguous."""
+    """Find a column by its exact name, then case-insensitively.
+
+    None if it is missing or ambiguous.
+    """
     matches = [name for name in names if name.lower() == requested.lower()]
     return requested if requested in names else matches[0] if len(matches) == 1 else None
 

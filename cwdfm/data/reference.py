@@ -66,7 +66,7 @@ def load_reference(
     """
     if reads_text(name, None):
         raise InputError(
-            f"{name!r} is text, not molecules; give molecules, or data='none' to skip novelty and "
+            f"{name!r} is text, not molecules; pass molecules, or data='none' to skip novelty and "
             f"histograms",
             fields=("data",),
         )
@@ -81,9 +81,9 @@ def _of_prepared(name: str, data: TokenData) -> ReferenceMolecules:
         counts = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items() if count)
         raise InputError(
             f"{name} does not contain all molecules of its source ({counts} of "
-            f"{data.report['read']:,}), so samples of these would count as novel; pass the source "
-            f"{data.source.get('file', data.name)!r} as data, prepare it again with a larger "
-            f"length, or skip novelty with data='none'",
+            f"{data.report['read']:,}), so samples equal to the missing ones would count as "
+            f"novel; pass the source {data.source.get('file', data.name)!r} as data, prepare it "
+            f"again with a larger length, or skip novelty with data='none'",
             fields=("data",),
         )
     splits = canonical_texts(data, "train"), canonical_texts(data, "valid")

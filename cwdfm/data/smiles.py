@@ -212,7 +212,7 @@ class MoleculeTokenizer(Tokenizer):
         if len(ids) + 2 > length:
             raise InputError(
                 f"{len(ids)} tokens are given, but sequences of length {length} have room for "
-                f"{length - 2} besides <bos> and <eos>; give fewer tokens, or use length >= "
+                f"{length - 2} besides <bos> and <eos>; pass fewer tokens, or use length >= "
                 f"{len(ids) + 2}"
             )
         rest = length - len(ids) - 1

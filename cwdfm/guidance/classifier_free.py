@@ -46,7 +46,7 @@ class ClassifierFreeGuidance(Guidance):
         encoded = encode_condition(conditions, self.condition)
         if not isinstance(model, DiT):
             raise InputError(
-                "classifier-free guidance needs the network itself; put it before other guidance"
+                "classifier-free guidance requires the network itself; put it before other guidance"
             )
         conditioned = Conditioned(model, encoded)
         if self.strength == 1:

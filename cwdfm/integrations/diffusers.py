@@ -96,7 +96,7 @@ class ContextWeightedScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[mis
             timestep: The index of the step, 0..n-1. The last step reveals all remaining tokens.
             sample: The tokens x_t [B, N].
             mask_token_id: The mask id of the network; None for a uniform source.
-            temperature: The sampling temperature; 0 takes the most likely token.
+            temperature: The sampling temperature; 0 selects the most likely token.
             top_p: The probability mass of nucleus sampling.
             top_k: Not supported.
             sampling_method: "greedy" sets the temperature to 0.
@@ -154,9 +154,9 @@ def _flow_solver(name: str, options: dict[str, Any]) -> Any:
     solver = make_solver(name, **defaults | options)
     if isinstance(solver, NEEDS_MODEL):
         raise InputError(
-            f"solver {name!r} is not supported: it needs more predictions than those of one step, "
-            f"which is all that a pipeline passes to its scheduler; use 'neighbor', 'entropy', "
-            f"'threshold' or another solver with one evaluation per step",
+            f"solver {name!r} is not supported: it needs several predictions per step, but a "
+            f"pipeline passes only one to its scheduler; use 'neighbor', 'entropy', 'threshold' or "
+            f"another solver with one evaluation per step",
             fields=("solver",),
         )
     if not isinstance(solver, Solver):

@@ -80,8 +80,8 @@ class LanguageModel:
         count, known = self.network.num_tokens, len(self.tokenizer)
         if known > count:
             raise InputError(
-                f"the tokenizer has {known} ids and the network only {count}; use the tokenizer "
-                f"that belongs to the model"
+                f"the tokenizer has {known} ids, but the network has only {count}; use the "
+                f"tokenizer that belongs to the model"
             )
         if self.mask_id is not None and not 0 <= self.mask_id < count:
             raise InputError(f"the mask id {self.mask_id} is not one of the {count} ids")

@@ -87,8 +87,8 @@ def find_solver(
         solver = make_solver(solver)
     if isinstance(solver, LeftToRight | Analytic | ScoreEuler):
         raise InputError(
-            f"{type(solver).__name__} belongs to another method than a flow, and language models "
-            f"generate with solvers of flows; use 'confidence', 'threshold' or 'neighbor'",
+            f"{type(solver).__name__} is not a solver of flows, which language models require; "
+            f"use 'confidence', 'threshold' or 'neighbor'",
             fields=("solver",),
         )
     check_instance("solver", solver, Solver, "TopK(temperature=0.0)")
@@ -128,5 +128,5 @@ def check_never(model: LanguageModel, never: Any) -> tuple[int, ...]:
     """Require token ids that leave at least one token to draw."""
     ids = check_ids(model, "never", never)
     if set(range(len(model.tokenizer))) <= {*ids, model.mask_id}:
-        raise InputError("never contains all ids, so that no token is left", fields=("never",))
+        raise InputError("never contains all ids, so no token is left to draw", fields=("never",))
     return ids

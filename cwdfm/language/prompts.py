@@ -49,7 +49,8 @@ def encode_prompts(
     given = [name for name, x in _named(prompts, messages, templates) if x is not None]
     if len(given) != 1:
         raise InputError(
-            f"give one of prompts, messages and templates, got {' and '.join(given) or 'none'}",
+            f"pass exactly one of prompts, messages and templates, "
+            f"got {' and '.join(given) or 'none'}",
             fields=("prompts", "messages", "templates"),
         )
     if messages is not None:
@@ -91,14 +92,14 @@ def _check_messages(messages: Any) -> Sequence[Sequence[Mapping[str, str]]]:
 
 
 def _check_unicode(texts: Sequence[str]) -> None:
-    """Require texts that UTF-8 can encode, because tokenizers do."""
+    """Reject text that cannot be encoded as UTF-8, which tokenizers require."""
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(
-                f"{text[:40]!r} contains half of a surrogate pair, which is no character; decode "
-                f"the text with errors='replace'"
+                f"{text[:40]!r} contains an unpaired surrogate; decode the text with "
+                f"errors='replace'"
             ) from error
 
 
@@ -148,7 +149,7 @@ def _closing(model: LanguageModel) -> list[int]:
 def _checked(model: LanguageModel, prompt: Prompt, text: str) -> Prompt:
     if not prompt.before:
         raise InputError(
-            "a prompt is empty; give at least one token, for example the start of the text"
+            "a prompt is empty; pass at least one token, for example the start of the text"
         )
     if prompt.length > model.length:
         raise InputError(

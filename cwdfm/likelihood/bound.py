@@ -63,7 +63,7 @@ class Bound(NegativeLogLikelihood):
 
 
 class LikelihoodOptions(TypedDict, total=False):
-    """Options of all likelihoods. An exact likelihood depends on `fixed` and `batch_size` only."""
+    """Options of all likelihoods. An exact likelihood uses only `fixed` and `batch_size`."""
 
     seed: int  # the random seed; default 0
     draws: int  # random times per sequence, at least 2; default 16
@@ -144,7 +144,9 @@ def estimate_bound(
     check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
     tokens = int((~fixed).sum())
     if tokens == 0:
-        raise InputError("all positions are fixed: a likelihood needs at least one free token")
+        raise InputError(
+            "all positions are fixed, but a likelihood requires at least one free token"
+        )
     if check_fixed is not None:
         check_fixed(fixed)
     if not exact:

@@ -101,9 +101,9 @@ def held_out_likelihood(
 ) -> DatasetLikelihood:
     """The likelihood of the held-out sequences of `data`; see `dataset_likelihood` for options.
 
-    With a `weight`, it is the likelihood under the flow's context-weighted chain. Padding, and a
-    first token that is fixed in training, do not count. The default `batch_size` depends on the
-    free memory.
+    With a `weight`, it is the likelihood under the flow's context-weighted chain. The padding of
+    the last text window, and a first token that is fixed in training, do not count. The default
+    `batch_size` depends on the available memory.
     """
     return _likelihood(trained, data.valid, held_out_padding(data), weight, **options)
 

@@ -4,7 +4,7 @@ A `Method` is stored with the model. It defines how sequences are sampled from t
 their likelihood is computed. An `Objective` is used only in training: it corrupts data to obtain
 the network's input, and computes the loss from the network's output. A `MethodConfig` holds the
 settings of both. Everything else (transformer, trainer, data, commands, metrics) is shared by all
-methods, so that compared models differ in nothing but the method.
+methods, so that compared models differ only in the method.
 
 To add a method, write these classes in a new package, and add a line to `cwdfm.baselines.METHODS`.
 """
@@ -212,13 +212,13 @@ class MethodConfig(ABC):
     @classmethod
     @abstractmethod
     def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
-        """The fields whose values a trained model determines when training continues from it.
+        """The config fields that are taken from a trained model when it is fine-tuned.
 
         None if the model was trained by another method.
         """
 
 
-def refuse_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:
+def unsupported_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:
     """Raise the error for a solver that the method does not support."""
     name = type(solver).__name__ if is_dataclass(solver) else repr(solver)
     if (weight := getattr(solver, "weight", None)) is not None:

@@ -23,7 +23,7 @@ from cwdfm.method.base import (
     Objective,
     SampleRequest,
     TrainingBatch,
-    refuse_solver,
+    unsupported_solver,
 )
 from cwdfm.model.conditions import with_condition
 from cwdfm.model.positions import Positions
@@ -59,7 +59,7 @@ class Flow(Method):
         solver = Euler() if solver is None else solver
         if not isinstance(solver, Solver):
             reason = "it does not step a flow, whose network predicts data tokens"
-            refuse_solver(self, solver, "Euler() or another Solver", reason)
+            unsupported_solver(self, solver, "Euler() or another Solver", reason)
         for stage in request.postprocess:
             stage.check(solver)
         if request.guidance:

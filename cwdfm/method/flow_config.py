@@ -35,10 +35,11 @@ class ContextPathConfig(PathConfig):
     """The context-weighted path, with Neighbor weights."""
 
     path: str = "context"  # the probability path: mixture or context
-    path_radius: int = 1  # radius of the path's Neighbor weight
-    path_scale: float = 1.0  # scale of the path's Neighbor weight
-    # Windows of the path at the ends wrap around (auto, circular) or are truncated (cut). With a
-    # given first token, cut and a large scale, the path reveals tokens from left to right.
+    path_radius: int = 1  # radius of the Neighbor weight in the path
+    path_scale: float = 1.0  # scale of the Neighbor weight in the path
+    # Whether context windows of the path wrap around at the ends of a sequence (auto, circular) or
+    # are truncated there (cut). With a fixed first token, "cut" and a large scale reveal tokens
+    # from left to right.
     path_boundary: WindowBoundary = "auto"
 
     def __post_init__(self) -> None:
@@ -104,10 +105,10 @@ class ScaledCrossEntropyConfig(LossConfig):
     """Cross-entropy scaled by Neighbor weights."""
 
     loss: str = "sce"  # the training loss: ce, nelbo, bregman or sce
-    loss_radius: int = 3  # radius of the loss's Neighbor weight
-    loss_scale: float = 0.5  # scale of the loss's Neighbor weight
+    loss_radius: int = 3  # radius of the Neighbor weight in the loss
+    loss_scale: float = 0.5  # scale of the Neighbor weight in the loss
     revealed: RevealedWeight = "one"  # weight of revealed positions in the loss
-    # The loss's weight of n revealed neighbors: exp(loss_scale n), or in proportion to n (share).
+    # Weight of n revealed neighbors in the loss: exp(loss_scale * n), or proportional to n (share).
     loss_weight: Literal["exp", "share"] = "exp"
     loss_center: bool = True  # count a revealed position as a neighbor of itself
 

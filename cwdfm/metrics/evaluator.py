@@ -42,8 +42,8 @@ class EvaluatorLM:
     - `context`: tokens per window, at most the number of positions of the model.
     - `overlap`: tokens shared by consecutive windows; None is half of `context`.
     - `device`: "auto" selects a GPU if there is one.
-    - `batch_tokens`: tokens per forward pass; None chooses by free memory. It does not affect the
-      scores.
+    - `batch_tokens`: tokens per forward pass; the default None depends on the available memory. It
+      does not affect the scores.
     """
 
     model: str = "gpt2-large"

@@ -153,7 +153,7 @@ def _canonical_training(training: Collection[str]) -> CanonicalSet:
     if not known:
         raise InputError(
             f"none of the {len(training):,} strings in training is a valid molecule; the first is "
-            f"{next(iter(training))!r}; give SMILES strings, or None to skip novelty"
+            f"{next(iter(training))!r}; pass SMILES strings, or None to skip novelty"
         )
     return known
 
@@ -172,7 +172,7 @@ def histograms(samples: Sequence[str], reference: Sequence[str]) -> dict[str, An
     if not valid_reference:
         raise InputError(
             f"none of the {len(reference):,} strings in reference is a valid molecule; the first "
-            f"is {reference[0]!r}; give the SMILES strings of the data"
+            f"is {reference[0]!r}; pass the SMILES strings of the data"
         )
     return {
         "samples": {"given": len(samples), "valid": valid},

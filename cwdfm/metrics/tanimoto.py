@@ -44,7 +44,7 @@ def similarities(
 
 
 def _count_ones(_: Any, word: Any) -> Any:
-    """Population count of a word: a single instruction that numba does not expose."""
+    """Population count of a word. numba does not expose the CPU instruction for it."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])

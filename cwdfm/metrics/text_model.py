@@ -24,7 +24,7 @@ DTYPES = get_args(Dtype)
 AutoClass = Literal["AutoModelForCausalLM", "AutoModel"]
 
 # Tokens per forward pass. On a CPU, larger batches are not faster. On a GPU, the limit is a share
-# of the free memory, but at most MAX_TOKENS, which is enough to keep the device busy.
+# of the available memory, but at most MAX_TOKENS, which is enough to keep the device busy.
 CPU_TOKENS, MAX_TOKENS = 2**11, 2**15
 MEMORY_SHARE = 0.25
 _HASH_BLOCK = 1 << 16
@@ -143,7 +143,7 @@ def locate_model(name: str) -> dict[str, Any]:
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
-            raise InputError(f"there is no GGUF file {name}; give the path of an existing file")
+            raise InputError(f"there is no GGUF file {name}; pass the path of an existing file")
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -154,7 +154,7 @@ def locate_model(name: str) -> dict[str, Any]:
         return {"pretrained_model_name_or_path": str(path)}
     if path.is_file() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise InputError(
-            f"there is no folder {name}; give a hub name such as gpt2-large, an existing folder "
+            f"there is no folder {name}; pass a hub name such as gpt2-large, an existing folder "
             f"with config.json, weights and tokenizer, or a file that ends in .gguf"
         )
     return {"pretrained_model_name_or_path": name}
@@ -178,7 +178,7 @@ def _load_error(auto_class: AutoClass, name: str, error: Exception) -> str:
     return (
         f"{name!r} is not a local folder and could not be loaded from the Hugging Face hub "
         f"({reason}); check the name and the connection, or download the model on another machine "
-        f"(hf download {name} --local-dir FOLDER), copy the folder and give its path"
+        f"(hf download {name} --local-dir FOLDER), copy the folder and pass its path"
     )
 
 

@@ -80,7 +80,7 @@ class Numeric(Condition):
         if not self.low - margin <= number <= self.high + margin:
             raise InputError(
                 f"{self.name}={value} is outside the range of the training data, {self.low:.6g} to "
-                f"{self.high:.6g}; give a value in this range"
+                f"{self.high:.6g}; pass a value in this range"
             )
 
 
@@ -101,7 +101,7 @@ class Categorical(Condition):
         """The index of the category."""
         if value not in self.categories:
             raise InputError(
-                f"{self.name} has no category {value!r}; it has {', '.join(self.categories)}"
+                f"{self.name} has no category {value!r}; choose from {', '.join(self.categories)}"
             )
         return float(self.categories.index(str(value)))
 
@@ -157,11 +157,11 @@ def encode_condition(
         name = find_column(names, str(requested))
         if name is None:
             raise InputError(
-                f"the model was not trained with the condition {requested!r}; it has "
-                f"{', '.join(names)}"
+                f"the model was not trained with the condition {requested!r}; its "
+                f"conditions are {', '.join(names)}"
             )
         if name in encoded:
-            raise InputError(f"{name} is given twice; give one value")
+            raise InputError(f"{name} is specified twice; specify one value")
         condition = conditions[names.index(name)]
         condition.check(value)
         encoded[name] = condition.encode(value)

@@ -29,7 +29,7 @@ HALF_ERROR = (
 
 
 def check_flow_network(model: object) -> None:
-    """Raise an InputError for objects that are not models or are networks of other methods."""
+    """Raise an InputError unless the object is a model of a flow."""
     if not callable(model):
         wrapped = callable(getattr(model, "model", None))
         hint = "pass its .model, or use cwdfm.generate" if wrapped else "pass a module or function"
@@ -239,9 +239,8 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
             )
     if not _close(full_KV, split_KV):
         raise InputError(
-            "the model has a trunk and a head, but head(trunk(x, t)) is not model(x, t), and "
-            "samplers call trunk and head. Move everything else into them, rename them, or pass "
-            "lambda x, t: model(x, t)"
+            "head(trunk(x, t)) differs from model(x, t), but samplers call trunk and head. Move "
+            "all other computation into them, rename them, or pass lambda x, t: model(x, t)"
         )
 
 

@@ -39,7 +39,7 @@ class SplitModel(Model, Protocol):
 
 
 class TwoStageModel(SplitModel, Protocol):
-    """A split model that can evaluate the end of its trunk at the requested coordinates only."""
+    """A split model that can evaluate the end of its trunk only at the requested coordinates."""
 
     @property
     def two_stage(self) -> bool:

@@ -218,7 +218,7 @@ class DiT(nn.Module):
         return TrunkState(*last.attend(*last_inputs), last_inputs[2])
 
     def second_stage(self, state: "TrunkState", flat_K: Tensor) -> Tensor:
-        """Hidden vectors [K, D] at the flat indices b N + i; the trunk's, up to rounding."""
+        """Hidden vectors [K, D] at flat indices b N + i; equal to the trunk's up to rounding."""
         h_BND, attended_BND, c_BC = state
         last = cast(Block, self.blocks[-1])
         if flat_K.numel() > h_BND[..., 0].numel() * GATHER_FRACTION:
@@ -256,7 +256,7 @@ class DiT(nn.Module):
         count = len(self.conditions)
         if conditions and len(conditions) != count:
             raise InputError(
-                f"the network has {count} conditions, got {len(conditions)} numbers after the time"
+                f"the network has {count} conditions, but the input has {len(conditions)}"
             )
         conditions = conditions or [torch.full_like(t_B, math.nan)] * count
         c_BC = self.time(_time_input(self.config.time, t_B))

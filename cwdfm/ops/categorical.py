@@ -35,7 +35,7 @@ LINE_BYTES = 16
 BLOCK_BYTES = 32 * LINE_BYTES
 # Blocks per tile, and per warp in registers; twice as many are in flight. With four warps and 64
 # registers per thread, eight programs fit on a multiprocessor and prefetch 128 kB, several times
-# what it takes to keep an H200's memory busy.
+# the amount needed to saturate an H200's memory bandwidth.
 TILE, WARP_BLOCKS, STAGES = 16, 4, 3
 
 
@@ -50,7 +50,7 @@ def sample_categorical(
     """Draw token ids [K] from softmax(logits / temperature), restricted to the `top_p` nucleus.
 
     A draw is the first id whose cumulative mass exceeds u * total, with uniforms `u_K` in [0, 1)
-    rounded to `dtype` and cumulative masses of at least that precision. Temperature 0 takes the
+    rounded to `dtype` and cumulative masses of at least that precision. Temperature 0 selects the
     most likely token, the first one in case of ties.
     """
     if temperature == 0 or not len(logits_KV):

@@ -1,7 +1,8 @@
 """The operations between the matrix products of a decoder, and statistics of its logits.
 
 On a GPU, without gradients, each is a single kernel that reads its inputs once. This matters in
-large models, where memory traffic counts, and in steps of a few tokens, where launches count.
+large models, which are limited by memory traffic, and in steps of a few tokens, which are limited
+by kernel launches.
 
 Shapes: B batch, M tokens, H heads, d head width, D width, F width of the MLP, K rows, V ids.
 """

@@ -86,7 +86,7 @@ def fused_gelu(x: Tensor) -> bool:
 def onednn_gelu(x: Tensor) -> bool:
     """Whether oneDNN applies bias and GELU to the products of a linear layer of x on a CPU.
 
-    PyTorch's own GELU takes as long as the product. Compiled code fuses it by itself.
+    PyTorch's own GELU takes as long as the product. Compiled code already fuses it.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or MODE == "off":
         return False

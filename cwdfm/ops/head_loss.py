@@ -9,7 +9,7 @@ with them the gradient of the logits,
     d/dl_k = w_k (p_k - onehot(token_k)),
 
 up to the scalar factor of the backward pass. Its forward pass therefore overwrites the logits of a
-chunk by their gradient and multiplies it with W and the hidden vectors right away: three matrix
+chunk with their gradient and immediately multiplies it by W and by the hidden vectors: three matrix
 products instead of four.
 
 Shapes: K rows, k rows of a chunk, D width, V data tokens, J tokens per row.

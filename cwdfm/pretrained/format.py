@@ -58,7 +58,7 @@ def read_model(folder: Path, network: Builder | None = None) -> dict[str, Any]:
         return {"model": _build_network(shape, weights).eval(), **fields}
     except FileNotFoundError as error:
         raise InputError(
-            f"{folder} is not a trained model: {Path(error.filename).name} is missing; give a run, "
+            f"{folder} is not a trained model: {Path(error.filename).name} is missing; pass a run, "
             f"a checkpoint or a model of `cwdfm train`, or a folder written by save_pretrained"
         ) from error
     except PermissionError as error:

@@ -1,7 +1,7 @@
 """Saved models with a custom network.
 
-The weights are stored as tensors. Of the class, only the import path and the arguments are stored.
-Reading a model never imports that path by itself: the caller passes the class as `network=`.
+The weights are stored as tensors. Only the import path and the arguments of the class are stored.
+Reading a model never imports that path: the caller passes the class as `network=`.
 """
 
 import json
@@ -83,10 +83,10 @@ def _imported(path: str) -> Callable[..., nn.Module]:
             value = getattr(value, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
-            f"network {path!r} cannot be imported ({error}); give package.module:Class, and add "
+            f"network {path!r} cannot be imported ({error}); pass package.module:Class, and add "
             f"its folder to PYTHONPATH",
             fields=("network",),
         ) from error
     if not callable(value):
-        raise InputError(f"network {path!r} is not a class; give package.module:Class")
+        raise InputError(f"network {path!r} is not a class; pass package.module:Class")
     return value  # type: ignore[no-any-return]

@@ -90,7 +90,7 @@ def read_duo(folder: Path, config: dict[str, Any]) -> Checkpoint:
     if config.get("causal"):
         raise InputError(
             f"{folder} is an autoregressive model with the network of Duo (causal is true), which "
-            f"is not supported; give a diffusion model"
+            f"is not supported; pass a diffusion model"
         )
     shape = _shape(config, time="sigma", leave_one_out=True)
     method = Flow(UniformSource(shape.num_tokens), Linear())
@@ -135,7 +135,7 @@ def read_sedd(folder: Path, config: dict[str, Any]) -> Checkpoint:
     if bool(network["scale_by_sigma"]) != absorb:
         raise InputError(
             f"{folder} is a SEDD with graph {graph!r} and scale_by_sigma="
-            f"{network['scale_by_sigma']}; supported are 'absorb' with true and 'uniform' with "
+            f"{network['scale_by_sigma']}; supported: 'absorb' with true and 'uniform' with "
             f"false, as published"
         )
     sigmas = {name: float(noise[name]) for name in ("sigma_min", "sigma_max")}
@@ -198,7 +198,7 @@ def read_published(folder: Path, config: dict[str, Any]) -> Checkpoint:
         raise InputError(
             f"{folder} contains a model of another library with type {kind or 'unknown'!r}; "
             f"supported types are {', '.join(known)} and the masked language models of "
-            f"transformers (the nearest is {nearest}); give a folder written by save_pretrained "
+            f"transformers (the nearest is {nearest}); pass a folder written by save_pretrained "
             f"or `cwdfm train`, or wrap the network in cwdfm.Adapted"
         )
     return READERS[kind](folder, config)

@@ -105,7 +105,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         ) from error
     state = saved.get("state_dict", saved) if isinstance(saved, dict) else saved
     if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
-        raise InputError(f"{path} does not contain tensors by name; give a state_dict")
+        raise InputError(f"{path} does not contain tensors by name; pass a state_dict")
     return state if state is saved else _averaged(path, state, saved.get("ema"))
 
 

@@ -64,7 +64,7 @@ def evaluate(
     Input errors are raised before any score is computed.
     """
     if not paths:
-        raise InputError("no sample files given; give at least one")
+        raise InputError("no sample files; specify at least one")
     check_integer("fold_size", fold_size)
     reference_column = data_column or (column if _has_columns(Path(data)) else None)
     if column and not reference_column and not any(map(_has_columns, paths)):
@@ -110,13 +110,13 @@ def sample_kind(sets: Sequence[SampleSet], data: str, settings: TextSettings) ->
     if kind == MOLECULES and changed:
         options = ", ".join(f"{name}='{value}'" for name, value in changed.items())
         raise InputError(
-            f"{path} contains molecules, but {options} applies to text only; omit it, or give text "
+            f"{path} contains molecules, but {options} applies to text only; omit it, or pass text "
             f"as a .jsonl file written by `cwdfm sample`",
             fields=tuple(changed),
         )
     if kind not in KINDS:
         raise InputError(
-            f"{path} contains samples of kind {kind!r}; supported are {', '.join(map(repr, KINDS))}"
+            f"{path} contains samples of kind {kind!r}; supported: {', '.join(map(repr, KINDS))}"
         )
     return kind
 

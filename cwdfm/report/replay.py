@@ -39,7 +39,7 @@ def replay_page(recordings: Sequence[Recording], title: str = "Replay") -> str:
     if (cells := sum(recording.entropy.size for recording in recordings)) > MAX_CELLS:
         raise InputError(
             f"the recordings have {cells:,} steps x sequences x tokens, but a page can hold "
-            f"{MAX_CELLS:,}; record fewer sequences or steps, or give fewer recordings"
+            f"{MAX_CELLS:,}; record fewer sequences or steps, or pass fewer recordings"
         )
     runs = [_run(recording) for recording in recordings]
     finals = "".join(

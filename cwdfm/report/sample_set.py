@@ -172,7 +172,7 @@ def kind_of(sets: Sequence[SampleSet], default: str) -> str:
     if len(kinds) > 1:
         kinds_found = ", ".join(f"{path} contains {kind}" for kind, path in kinds.items())
         raise InputError(
-            f"samples of different kinds need separate reports: {kinds_found}; evaluate them "
+            f"samples of different kinds require separate reports: {kinds_found}; evaluate them "
             f"separately"
         )
     return next(iter(kinds), default)
@@ -247,7 +247,7 @@ def _check_distinct(files: Sequence[File]) -> None:
             if key in seen:
                 raise InputError(
                     f"{seen[key]} and {file.path} {reason}, so their samples would count twice; "
-                    f"give only one of them, or sample again with a different seed"
+                    f"pass only one of them, or sample again with a different seed"
                 )
             seen[key] = file.path
 

@@ -44,7 +44,7 @@ class TextSettings:
     data_row: bool = True  # also score other held-out texts, as a baseline
     # Number of training tokens in which to search for n-grams of the samples; 0 for none.
     overlap_tokens: int = 100_000_000
-    batch_tokens: int = 0  # tokens per forward pass; 0: as many as fit in free memory
+    batch_tokens: int = 0  # tokens per forward pass; 0: as many as fit in available memory
     device: str = "auto"  # device of the evaluator LM: auto, cpu, cuda, cuda:1, ...
     eval_revision: str | None = None  # commit of an evaluator LM on the hub; default: the latest
     # Execute Python code from the repository of the evaluator LM. A hub name also needs
@@ -122,7 +122,7 @@ def _tokens(file: File) -> list[list[int]]:
     if samples.tokens is None:
         smiles = "" if "tokenizer" in samples.head else ", or for molecules one SMILES per line"
         raise InputError(
-            f"{file.path} contains no tokens, which entropy and repetition are computed from; give "
+            f"{file.path} contains no tokens, which entropy and repetition are computed from; pass "
             f"a .jsonl file written by `cwdfm sample`{smiles}"
         )
     for number, (text, row) in enumerate(zip(samples.texts, samples.tokens, strict=True), start=1):
@@ -142,7 +142,7 @@ def read_passages(sets: Sequence[SampleSet]) -> list[Passages]:
         listed = ", ".join(f"{path} has {length}" for length, path in lengths.items())
         raise InputError(
             f"perplexity, entropy and MAUVE depend on the length, so samples of different lengths "
-            f"need separate reports; tokens per sample: {listed}"
+            f"require separate reports; tokens per sample: {listed}"
         )
     return passages
 
@@ -190,7 +190,7 @@ class TextReference:
         if size < minimum:
             raise InputError(
                 f"{name} has {len(data.valid)} held-out windows of {length} tokens, too few for "
-                f"{settings.folds} folds; give more text, reduce the number of folds, or set "
+                f"{settings.folds} folds; use more text, reduce the number of folds, or set "
                 f"data='none'",
                 fields=("data",),
             )
@@ -208,7 +208,7 @@ def _check_matches(name: str, data: TokenData, kind: str, samples: Passages) -> 
     if kind not in (data.tokenizer.kind, TEXT):
         raise InputError(
             f"{name} has tokens of kind {data.tokenizer.kind!r}, but the samples have {kind!r}; "
-            f"give the training data of the model, or set data='none'",
+            f"pass the training data of the model, or set data='none'",
             fields=("data",),
         )
     for text, row in zip(samples.texts[:_DECODED], samples.tokens.tolist(), strict=False):

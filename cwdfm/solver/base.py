@@ -93,7 +93,7 @@ class DrawOptions:
     """Options of the categorical draws, shared by all samplers.
 
     Tokens are drawn from softmax(logits / temperature), restricted to the `top_p` nucleus, using
-    uniforms rounded to `dtype`. Temperature 0 takes the most likely token. Weights and scores
+    uniforms rounded to `dtype`. Temperature 0 selects the most likely token. Weights and scores
     always use the unmodified logits.
     """
 

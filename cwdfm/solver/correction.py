@@ -66,8 +66,8 @@ class Corrector(Correction):
         a_t = 1 + scale t^a (1 - t)^b.
 
     The backward velocity is kappa'_t / kappa_t [p_0 - delta(x_t)]; with a mask source it re-masks
-    tokens. Without a context weight the marginals p_t do not depend on the scale, but errors get
-    more chances to be corrected.
+    tokens. Without a context weight the marginals p_t do not depend on the scale, but errors are
+    more likely to be corrected.
 
     With a `weight`, for a uniform source, coordinate i has a_t^i = 1 + scale t^a (1 - t)^b w^i with
     w^i = exp(score of p(x_1^i | x_t^-i)), the prediction from the other coordinates. The weight is

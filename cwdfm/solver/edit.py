@@ -21,15 +21,15 @@ class Edit(StepSolver):
 
     Each step also predicts the tokens that were revealed before it. Where another token has a
     probability of at least `edit_threshold`, the most likely token takes its place. Once nothing is
-    masked, editing continues until nothing changes; what is left of it belongs to the last step.
+    masked, editing continues until nothing changes; all remaining edits belong to the last step.
 
     `Edit(Threshold(0.7, temperature=0.0), 0.5)` is the algorithm of LLaDA2.1. The model
     must predict revealed tokens too: it was trained with a loss on all coordinates. Edits favor
     likely tokens, so the law is not the target's even for a perfect model.
 
     - `solver`: reveals the tokens. Its temperature does not apply to edits.
-    - `edit_threshold`: the probability from which another token replaces a revealed one; with 0 the
-      most likely token always does.
+    - `edit_threshold`: the minimum probability at which another token replaces a revealed one. With
+      0, the most likely token always replaces it.
     - `post_steps`: the maximum number of evaluations of a sequence after all tokens are revealed.
     """
 
@@ -125,7 +125,7 @@ class _EditingModel:
         x_BN.view(-1).index_copy_(0, flat_k, value_k)
 
     def edit(self, tokens_BN: Tensor, t_B: Tensor, options: Edit) -> Tensor:
-        """The tokens after the step, edited."""
+        """The edited tokens after the step."""
         if not self.called:
             nothing = Positions.of(torch.zeros_like(self.open_BN))
             for _ in self.logits_at(self.x_BN, t_B, nothing):

@@ -89,8 +89,8 @@ def held_out_predictions(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield chunks of predictions [k, V] for noised data, with the data tokens [k] as targets.
 
-    They cover the masked coordinates. Unless `masked_only`, they cover all free coordinates of a
-    uniform source.
+    They cover the masked coordinates. With a uniform source they cover all free coordinates, unless
+    `masked_only` is set.
     """
     check_flow_network(model)
     path = MixturePath(source, schedule)

@@ -165,7 +165,7 @@ def sample(
             `Recording`). True records as many as allowed. This costs one more model evaluation of
             these sequences per step.
         callback: Called as `callback(state, info)` after each step of each batch.
-        progress: Called as `progress(k)` after k sequences took a step. Unlike a callback, it
+        progress: Called as `progress(k)` when k sequences have taken a step. Unlike a callback, it
             allows the reveals to be precomputed (see `precomputed.py`).
         device: The device to sample on. The default is the model's device, or else the CPU.
     """

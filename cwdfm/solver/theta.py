@@ -156,8 +156,8 @@ class ThetaTrapezoidal(TwoStage):
 
 @dataclass(frozen=True)
 class ThetaRK2(TwoStage):
-    """The theta-RK2 method; see the module docstring. The second stage undoes the jumps of the
-    first; a coordinate that jumped in the first stage keeps its own rate in the second.
+    """The theta-RK2 method; see the module docstring. The second stage starts again from x; a
+    coordinate that jumped in the first stage keeps its rate.
 
     Its order is one: simultaneous jumps of the second stage are independent (see docs/method.md).
     Prefer `ThetaTrapezoidal`.

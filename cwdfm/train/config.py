@@ -51,7 +51,7 @@ class DataConfig:
     data: str = "qm9"  # a dataset name, your own file, or the output of `cwdfm prepare`
     column: str | None = None  # column to read from a table; default: `smiles` or `text`
     tokenizer: str | None = None  # for text: gpt2, bytes, chars, a folder or a hub name
-    # What one document of plain text is; None: the whole file. With rows, each line, record or
+    # What one document of plain text is; default: the whole file. With rows, each line, record or
     # table row becomes its own sequence.
     documents: Unit | None = None
     representation: Representation = "smiles"  # representation of molecules
@@ -83,7 +83,7 @@ class ModelConfig:
     """The transformer."""
 
     model: Literal["debug", "4m", "17m", "40m", "base"] = "4m"  # size of the transformer
-    # Trained model to continue from, with its network, method and vocabulary.
+    # Trained model to fine-tune; sets the network, method and vocabulary.
     init: str | None = None
     learned_positions: bool = False  # add learned position embeddings
     dropout: float = 0.1  # dropout probability
@@ -130,7 +130,8 @@ class RuntimeConfig:
     """How steps are computed. Except for rounding and dropout, this does not affect the result."""
 
     accumulation: int = 1  # micro-batches per step (gradient accumulation)
-    precision: Literal["float32", "bfloat16"] = "bfloat16"  # of matrix products on a GPU
+    # Precision of matrix products on a GPU.
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
     compile: bool = False  # use torch.compile on the model
     parallel: Parallel = "ddp"  # with torchrun: replicate (ddp) or shard (fsdp) the model
 
@@ -239,7 +240,7 @@ class TrainConfig:
 
 
 def settings_of(trained: Pretrained) -> dict[str, Any]:
-    """The flat fields that are fixed when training continues from a trained model."""
+    """The flat config fields that are taken from a trained model when it is fine-tuned."""
     if not isinstance(trained.model, DiT):
         name = type(trained.model).__name__
         raise InputError(

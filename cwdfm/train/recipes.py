@@ -17,7 +17,7 @@ _DEBUG |= {"learning_rate": 2e-3, "min_learning_rate": 2e-4, "preview_steps": 32
 
 
 def qm9_debug() -> TrainConfig:
-    """A toy molecule model for trying things out (about a minute on two CPU cores)."""
+    """A toy molecule model for quick trials (about a minute on two CPU cores)."""
     return TrainConfig.from_flat(
         **_DEBUG, batch_size=128, validation_rows=512, elbo_rows=128, previews=32
     )
@@ -65,7 +65,7 @@ def qm9_paper() -> TrainConfig:
 
 
 def text_debug() -> TrainConfig:
-    """A toy text model over bytes for trying things out (about a minute on two CPU cores)."""
+    """A toy text model over bytes for quick trials (about a minute on two CPU cores)."""
     text = {"data": "python-topics", "tokenizer": "bytes", "length": 128, "source": "mask"}
     small = {"batch_size": 32, "validation_rows": 64, "elbo_rows": 16, "previews": 4}
     return TrainConfig.from_flat(**_DEBUG, **text, **small, dropout=0.0)

@@ -19,8 +19,8 @@ from experiments.bench.settings import Settings, Shapes
 from experiments.bench.subject import SCHEDULE, PeerObjective, make_run, peer_path
 
 Changes = Callable[[Shapes], dict[str, Any]]
-OURS, THEIRS = "cwdfm", "flow_matching's path, all logits in memory"
-COMPILED = "the same with head and loss compiled"
+OURS, THEIRS = "cwdfm", "flow_matching, loss uncompiled"
+COMPILED = "flow_matching, head and loss compiled"
 
 
 def text_changes(shapes: Shapes, **more: Any) -> dict[str, Any]:

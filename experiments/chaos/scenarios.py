@@ -80,7 +80,7 @@ def _compared(name: str, seed: int, folder: Path) -> str:
 def _ends(name: str, seed: int, folder: Path, what: str) -> str:
     """Run a job again after the fault `what`: it must resume or start over, with the same result.
 
-    If the result was already complete, it may refuse to overwrite it.
+    If the result was already complete, the command may report that the output exists.
     """
     ended = start(JOBS[name].words(seed), folder).end()
     difference = _compared(name, seed, folder)

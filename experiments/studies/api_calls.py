@@ -2,7 +2,7 @@
 
 python -m experiments.studies.api_calls --calls 10000 --out api_calls.json
 
-Each call must end in time, and raise InputError ("refused") or return a valid result ("valid"). The
+Each call must end in time, and raise InputError (recorded as "refused") or return a valid result ("valid"). The
 calls are generated as in `tests/core/test_api.py`; the first that fails is shrunk and recorded.
 """
 

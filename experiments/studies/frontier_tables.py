@@ -154,7 +154,7 @@ def weights(record: Record) -> list[Table]:
         "temperature",
         "loss, nats ↓",
         "calibrated ↓",
-        "right draws",
+        "correct draws",
         "expected by the model",
         "by the learned confidence",
         "calibration error ↓",

@@ -34,7 +34,7 @@ KINDS = {
     "gelu": r"gelu",
     "softmax and draws of the head": r"softmax_(held_)?rows|head_statistics|block_masses|draw_",
     "rotation": r"rotate",
-    "optimiser": r"multi_tensor|adam|Adam",
+    "optimizer": r"multi_tensor|adam|Adam",
     "embedding": r"embedding|compute_grad_weight|sum_and_scatter|gather",
 }
 REPEATS = 3
@@ -60,7 +60,7 @@ def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, 
     kinds: dict[str, float] = defaultdict(float)
     for kernel, ms in kernels.items():
         found = (kind for kind, sign in KINDS.items() if re.search(sign, kernel))
-        kinds[next(found, "all else")] += ms
+        kinds[next(found, "other")] += ms
     largest = sorted(kernels.items(), key=lambda item: -item[1])[:20]
     return {
         "ms": 1e3 * seconds,

@@ -109,10 +109,10 @@ def run_scatter(record: Record) -> list[Table]:
             for run, (ppl, bits) in enumerate(runs, start=1):
                 if ppl is not None:
                     samples.append(((training, describe_sampler(sample), str(run)), (ppl, bits)))
-    title = "Validation losses of repeated trainings"
+    title = "Validation losses of repeated training runs"
     columns = {"runs": 1, "lowest loss": 4, "highest loss": 4, "difference": 4}
     found = [make_table(title, "corpus, training", columns, losses)]
-    title, labels = "Samples of repeated trainings, text", "training, sampler, run"
+    title, labels = "Samples of repeated training runs, text", "training, sampler, run"
     columns = {"gen. PPL ↓": 1, "entropy, bits ↑": 2}
     return [*found, make_table(title, labels, columns, samples)]
 
@@ -251,7 +251,7 @@ def api_calls(record: Record) -> list[Table]:
     outcomes = record["outcomes"]
     values = [outcomes.get("refused", 0), outcomes.get("valid", 0), len(record["defects"])]
     row = str(record["config"]["seed"]), values
-    columns = ("refused with InputError", "valid result", "defects ↓")
+    columns = ("raised InputError", "valid result", "defects ↓")
     return [make_table("Calls of the Python API with random arguments", "seed", columns, [row])]
 
 
@@ -268,8 +268,12 @@ def mutations(record: Record) -> list[Table]:
 
 def profile(record: Record) -> list[Table]:
     work = record["work"]
+    renamed = {"optimiser": "optimizer", "all else": "other"}  # in older records
     kinds = dict.fromkeys(kind for part in work.values() for kind in part["kinds"])
-    rows = [(kind, [part["kinds"].get(kind) for part in work.values()]) for kind in kinds]
+    rows = [
+        (renamed.get(kind, kind), [part["kinds"].get(kind) for part in work.values()])
+        for kind in kinds
+    ]
     rows.append(("all kernels", [part["busy_ms"] for part in work.values()]))
     columns = {f"{name}, ms": 2 for name in work}
     return [make_table("Time per step by kind of kernel", "kernel", columns, rows)]

@@ -28,7 +28,7 @@ BAD: dict[str, tuple[str, str]] = {
     "foreign": ("exact_target.py --redraw --out foreign", "does not contain results"),
     "no-samples": ("finetune.py --out a.json --samples -3", "--samples must be an integer >= 1"),
     "no-steps": ("finetune.py --out a.json --steps 0", "--steps must be an integer >= 1, got 0"),
-    "a-folder": ("finetune.py --out empty", "empty is a folder; give the path of a file"),
+    "a-folder": ("finetune.py --out empty", "empty is a folder; pass the path of a file"),
     "under-a-file": ("finetune.py --out file/a.json", "cannot be written: .*file is a file"),
 }
 

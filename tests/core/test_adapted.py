@@ -175,5 +175,5 @@ def test_trunk_and_head_may_differ_from_the_model_by_rounding(
     if accepted:
         draw(model)
         return
-    with pytest.raises(cwdfm.InputError, match="trunk and a head"):
+    with pytest.raises(cwdfm.InputError, match="samplers call trunk and head"):
         draw(model)

@@ -117,7 +117,7 @@ INVALID: list[tuple[Callable[[], object], str]] = [
     (lambda: untyped.Adapted("bert", num_tokens=9, mask_id=0), "module or function.*got 'bert'"),
     (lambda: sample(device="gpu0"), "device must be .*got 'gpu0' "),
     (lambda: generate(prompt=[3]), r"prompt must be a str such as 'CC', got \[3\]"),
-    (lambda: sample(HeadOfTrunkDiffers(6)), r"head\(trunk\(x, t\)\) is not model"),
+    (lambda: sample(HeadOfTrunkDiffers(6)), r"head\(trunk\(x, t\)\) differs from model"),
     (lambda: sample(prompt=[1] * 8), "prompt must be a tensor.*got list"),
     (lambda: sample(index=[1, 2, 3]), "index must be an int64 tensor.*got list"),
     (lambda: sample(index=torch.arange(3) - 1), "not be negative, got -1"),

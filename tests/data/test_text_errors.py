@@ -98,7 +98,7 @@ EVAL = "eval %/samples.jsonl --out %/out --device cpu --eval-model"
 HALF = (LENGTH - 1) // 2
 REFUSED = rf"""
 prepare openwebtxt --out %/out
-    'openwebtxt' is neither a dataset nor a file; give one of 'qm9', .*'openwebtext'
+    'openwebtxt' is neither a dataset nor a file; pass one of 'qm9', .*'openwebtext'
 prepare %/fields.jsonl {PREPARE} --column content
     line 1: .*'content', only 'title', 'body'; .*--column
 train text-debug {TRAIN} --data @/chars --tokenizer bytes
@@ -196,7 +196,7 @@ sample @/model --out %/folder.jsonl --force --n 2
 perplexity @/model --data @/bytes --out %/folder.json --force
     folder\.json is a folder
 sample @/evaluator --out %/a.jsonl
-    evaluator .*another library.*give a folder written by save_pretrained
+    evaluator .*another library.*pass a folder written by save_pretrained
 sample %/foreign --out %/out.jsonl
     foreign .*config\.json
 """.strip().splitlines()

@@ -133,12 +133,11 @@ def test_rows_of_earlier_runs_are_named(tmp_path: Path) -> None:
     assert earlier_runs_note(rows, store) == ()
     put(store, euler.sample(), {}, 5)  # the run of that day
     expected = "From an earlier run of the same training, whose model was deleted: "
+    several = "From earlier runs of the same training, whose models were deleted, newest first: "
     assert earlier_runs_note(rows, store) == (f"{expected}Euler (64).",)
     put(store, neighbor.sample(), {}, 20, needs={train.name: "2026-01-01"})
-    assert earlier_runs_note(rows, store) == (
-        f"{expected}Euler (64). From the run before that one: Neighbor.",
-    )
-    assert earlier_runs_note(rows[:-1], store)[0].startswith(f"{expected}Euler. ")  # all of it
+    assert earlier_runs_note(rows, store) == (f"{several}(1) Euler (64). (2) Neighbor.",)
+    assert earlier_runs_note(rows[:-1], store)[0].startswith(f"{several}(1) Euler. ")  # all of it
 
 
 def test_note_says_whether_samples_and_likelihood_share_a_run(tmp_path: Path) -> None:

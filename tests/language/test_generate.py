@@ -333,7 +333,7 @@ def test_bad_input_is_explained(llada: cwdfm.LanguageModel) -> None:
         ({"prompts": ["the"], "never": [-1]}, "never"),
         ({"prompts": ["the"], "solver": "neighbour"}, "neighbor"),
         ({"prompts": ["the"], "solver": "euler", "threshold": 0.9}, "threshold"),
-        ({"prompts": ["the"], "solver": "left-to-right"}, "LeftToRight.*another method"),
+        ({"prompts": ["the"], "solver": "left-to-right"}, "LeftToRight.*not a solver of flows"),
         ({"prompts": ["the"], "threshold": 2.0}, "threshold"),
         ({"prompts": ["the"], "solver": cwdfm.TopK(cwdfm.Neighbor())}, "does not support blocks"),
         ({"prompts": ["the"], "constraint": 3}, "constraint"),

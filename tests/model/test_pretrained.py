@@ -122,7 +122,7 @@ def test_invalid_folders(saved: Path, tmp_path: Path) -> None:
     written = json.loads(config.read_text())
     cases: list[tuple[dict[str, object], str]] = [
         ({"format": 99}, "reads formats up to"),
-        ({"method": {"class": "os.system"}}, "'os.system', which this version does not know"),
+        ({"method": {"class": "os.system"}}, "'os.system', which this version does not support"),
         ({"method": {"class": "Flow", "speed": 3}}, "sets speed of Flow"),
     ]
     for change, message in cases:

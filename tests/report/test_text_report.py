@@ -443,7 +443,7 @@ def test_text_that_names_no_tokenizer(
     for name, line in (("five", [own]), ("six", [words, "--data", data])):
         assert "perplexity" in run(*line, "--out", tmp_path / name)["sets"][0]
     (tmp_path / "c.smi").write_text("CCO\n")
-    with pytest.raises(InputError, match=r"need separate reports: .*contains text"):
+    with pytest.raises(InputError, match=r"require separate reports: .*contains text"):
         run(own, tmp_path / "c.smi", "--out", tmp_path / "seven")
 
 
@@ -708,7 +708,7 @@ def test_wrong_input(
         ([good, *out, "--data", little], "2 held-out windows of 12 tokens, too few"),
         ([long, *out, "--data", data], f"windows of {LENGTH + 4} tokens, but the samples have 20"),
         ([good, *out, "--data", data, "--mauve", tmp_path / "nowhere"], "there is no folder"),
-        ([good, long, *out], "samples of different lengths need separate reports"),
+        ([good, long, *out], "samples of different lengths require separate reports"),
         ([ragged, *out], "sequences of 1 to 2 tokens"),
         ([empty, *out], "sample 2 of"),
         ([hollow, *out], "sample 1 of"),

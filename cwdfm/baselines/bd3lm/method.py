@@ -17,7 +17,7 @@ from cwdfm.likelihood.bound import (
     exact_terms,
 )
 from cwdfm.likelihood.elbo import flow_terms
-from cwdfm.method.base import Method, SampleRequest, refuse_solver
+from cwdfm.method.base import Method, SampleRequest, unsupported_solver
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
@@ -80,7 +80,7 @@ class BlockDiffusion(Method):
             solver = BlockSolver(solver)
         if not isinstance(solver, BlockSolver):
             allowed = "BlockSolver(), or a Solver to use inside the blocks"
-            refuse_solver(self, solver, allowed, "it does not step the flow inside a block")
+            unsupported_solver(self, solver, allowed, "it does not step the flow inside a block")
         network = check_network(model, self.block)
         return solver.sample(network, self.source, self.schedule, self.block, request)
 
@@ -92,8 +92,9 @@ class BlockDiffusion(Method):
         The bound of a block is an expectation over its own time and noise. Expectations add under
         any joint distribution of the blocks' times, so all blocks of a sequence share one time, and
         the estimate is `cwdfm.elbo` of a network that sees the clean blocks before each block.
-        A block of one token needs no bound. The bound covers all noise levels, whatever range
-        training was clipped to. `fixed` is restricted as in sampling.
+        For blocks of one token the likelihood is exact. Otherwise the bound covers all noise
+        levels, even if training was clipped to a smaller range. `fixed` is restricted as in
+        sampling.
         """
         network = check_network(model, self.block)
         path = MixturePath(self.source, self.schedule)

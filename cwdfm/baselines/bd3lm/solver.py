@@ -33,10 +33,10 @@ class BlockSolver:
 
     - `inner`: the solver inside a block. The default is BD3LM's ancestral sampler.
     - `stop`: an end token. A sequence that has drawn it ends there: the rest is filled with the end
-      token, and the blocks after it cost nothing.
+      token, and later blocks are not evaluated.
 
-    A context weight with a radius also sees that many clean tokens before the block, which count as
-    revealed. There are no tokens after the block yet, so windows are cut off at the ends.
+    A context weight of radius r also uses the r clean tokens before the block, which count as
+    revealed. Nothing after the block has been generated, so windows are cut at its end.
     """
 
     inner: Solver = ANCESTRAL
@@ -53,7 +53,7 @@ class BlockSolver:
     ) -> Samples:
         """Sample sequences. `request.steps` is the total, split evenly, at least one per block.
 
-        Randomness is counted by (seed, sample, step, position), and no two blocks share a step
+        Random draws are functions of (seed, sample, step, position), and no two blocks share a step
         number, so a sample does not depend on its batch. The `evaluations` of the result count
         passes over one block, including the pass that adds it to the cache.
         """

@@ -48,7 +48,7 @@ class JumpLaw:
         return mass_K - (self.jump_K + self.stay_K).log()
 
     def excluding(self, x_K: Tensor, tokens: list[int]) -> "JumpLaw":
-        """The same step, but never to `tokens`, and always away from them."""
+        """The same step, but it never jumps to `tokens` and always jumps away from them."""
         weight_KV = self.log_weight_KV.clone()
         weight_KV[:, tokens] = -torch.inf
         leave_K = torch.isin(x_K, torch.tensor(tokens, device=x_K.device))

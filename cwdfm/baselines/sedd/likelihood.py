@@ -15,9 +15,9 @@ the start would leave noise in the samples.
 
 The integral is estimated over a variable v in which the variance of the integrand is flat. For the
 absorbing graph v = sqrt(1 - exp(-sigma)), since entropies scale with 1 / expm1(sigma) times the
-number of masks, as in `cwdfm.elbo`. For the uniform graph v = sqrt(log(1 + sigma)): small noise
-behaves alike, and an error of the score in pure noise costs the same at every sigma, so large
-sigmas must be covered. The noise schedule matters only through its ends.
+number of masks, as in `cwdfm.elbo`. For the uniform graph v = sqrt(log(1 + sigma)): it behaves
+the same way for small noise, and an error of the score in pure noise contributes equally at every
+sigma, so large sigmas must be covered. The noise schedule matters only through its ends.
 
 Shapes: B batch, N length, k positions of a chunk, V data tokens.
 """

@@ -13,7 +13,7 @@ from cwdfm.baselines.sedd.noise import Geometric, LogLinear, Noise
 from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreSolver
 from cwdfm.errors import InputError, check_choice
 from cwdfm.likelihood.bound import Bound, LikelihoodOptions, estimate_bound
-from cwdfm.method.base import Method, SampleRequest, refuse_solver
+from cwdfm.method.base import Method, SampleRequest, unsupported_solver
 from cwdfm.schedule import Linear, Spacing, time_grid
 from cwdfm.solver import Samples, sample
 
@@ -66,7 +66,7 @@ class SEDD(Method):
         """Sample sequences. The grids "kappa" and "sqrt" use exp(-sigma) instead of kappa."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):
-            refuse_solver(self, solver, ALLOWED, REASON)
+            unsupported_solver(self, solver, ALLOWED, REASON)
         if not set(request.banned_tokens) < set(range(self.vocab_size)):
             raise InputError(
                 f"banned_tokens must contain some, but not all, of the data tokens "

@@ -1,7 +1,7 @@
 """The noise schedule sigma(s), the integrated rate of the forward chain.
 
-s = 1 - t runs against the library's time: s = 0 is data, s = 1 is noise. After noise sigma a token
-is unchanged with probability exp(-sigma).
+s = 1 - t is the reverse of the library's time: s = 0 is data, s = 1 is noise. After noise sigma a
+token is unchanged with probability exp(-sigma).
 """
 
 import math
@@ -36,7 +36,7 @@ class Noise(ABC):
         return float(self.sigma(torch.tensor(s, dtype=torch.float64)))
 
     def rate_at(self, s: float) -> float:
-        """`rate` of a Python float."""
+        """`rate` at a Python float."""
         return float(self.rate(torch.tensor(s, dtype=torch.float64)))
 
 

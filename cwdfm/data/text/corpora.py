@@ -41,7 +41,7 @@ def articles(rows: Iterable[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class PythonTopics(Corpus):
-    """Python's help topics: English prose shipped with Python, for trying things out offline.
+    """Python's help topics: English prose shipped with Python, for offline trials.
 
     The texts of `help("STRINGS")` and other topics: about 80 documents, 500,000 characters.
     """

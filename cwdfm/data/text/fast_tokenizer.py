@@ -75,7 +75,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
             raise
         except Exception as error:  # the library raises plain Exceptions
             raise InputError(
-                f"{location} is not a tokenizer of the tokenizers library: {error}; give a "
+                f"{location} is not a tokenizer of the tokenizers library: {error}; pass a "
                 f"tokenizer.json, or a folder or hub name with one"
             ) from error
 
@@ -228,7 +228,7 @@ def _download(name: str) -> Path:
         raise InputError(
             f"{name!r} is neither 'bytes', 'chars', 'gpt2' nor a path, and cannot be downloaded "
             f"from the hub ({summarize_error(error)}); put its tokenizer.json into a "
-            f"folder {name} in $CWDFM_DATA, or give the path of one{package}"
+            f"folder {name} in $CWDFM_DATA, or pass the path of one{package}"
         ) from error
 
 
@@ -260,7 +260,7 @@ def _bpe_from_files(vocabulary: Path, merges: Path) -> FastTokenizer:
             f"#version line); copy the files again"
         ) from error
     if END not in ids:
-        raise InputError(f"{vocabulary} has no {END}; give GPT-2's files, or a tokenizer.json")
+        raise InputError(f"{vocabulary} has no {END}; pass GPT-2's files, or a tokenizer.json")
     byte_level = {"type": "ByteLevel", "add_prefix_space": False}
     byte_level |= {"trim_offsets": True, "use_regex": True}
     vocab = dict(sorted(ids.items(), key=lambda item: item[1]))

@@ -99,7 +99,7 @@ def find_files(path: str | Path, *, tables: bool = False) -> list[Path]:
     if root.is_file():
         if not is_text(root, tables=tables):
             raise InputError(
-                f"cannot tell how to read {root} as text: supported are {suffixes}; convert the "
+                f"cannot tell how to read {root} as text; supported: {suffixes}; convert the "
                 f"file, or rename it accordingly"
             )
         return [root]
@@ -116,7 +116,9 @@ def find_files(path: str | Path, *, tables: bool = False) -> list[Path]:
         raise InputError(f"{str(path)!r} does not exist; check the path")
     files = sorted(file for file in candidates if file.is_file() and is_text(file, tables=tables))
     if not files:
-        raise InputError(f"{str(path)!r} {kind} without text files; supported are {suffixes}")
+        raise InputError(
+            f"{str(path)!r} {kind} that contains no text files; supported types: {suffixes}"
+        )
     return files
 
 
@@ -273,4 +275,4 @@ def _read_archive(path: Path, column: str, unit: Unit) -> Iterator[str]:
             f"again"
         ) from error
     if not members:
-        raise InputError(f"{path} contains no text files; supported are {', '.join(IN_ARCHIVES)}")
+        raise InputError(f"{path} contains no text files; supported: {', '.join(IN_ARCHIVES)}")

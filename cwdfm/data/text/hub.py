@@ -119,7 +119,7 @@ class HubCorpus(Corpus):
     def _folder(self) -> Path | None:
         if self.folder is not None and not self.folder.is_dir():
             raise InputError(
-                f"{self.folder} is not a folder; give a folder that contains {self.name}"
+                f"{self.folder} is not a folder; pass a folder that contains {self.name}"
             )
         return self.folder or local_data(self.name)
 

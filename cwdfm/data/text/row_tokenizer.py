@@ -64,7 +64,7 @@ class RowTokenizer(TextTokenizer, kind="rows"):
         if len(ids) >= length:
             raise InputError(
                 f"{len(ids)} tokens are given, but sequences of length {length} have room for "
-                f"{length - 1} and the end-of-text token; give fewer tokens"
+                f"{length - 1} and the end-of-text token; pass fewer tokens"
             )
         return [*ids] + [self.eos_id if whole else None] * (length - len(ids))
 

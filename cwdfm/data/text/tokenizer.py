@@ -194,7 +194,9 @@ class CharacterTokenizer(TextTokenizer, kind="characters"):
         for text in texts:
             characters.update(text)
         if not characters:
-            raise InputError("the texts contain no characters; give at least one")
+            raise InputError(
+                "the texts contain no characters; pass texts with at least one character"
+            )
         return cls("".join(sorted(characters)))
 
     @property
