@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from experiments.figure import Curves
@@ -196,7 +197,7 @@ def few_evaluations(record: Record) -> list[Table]:
     return made
 
 
-def other_seeds(record: Record) -> list[Table]:
+def other_seeds(title: str, record: Record) -> list[Table]:
     """Samplers at one budget, with seeds by which none of them was chosen."""
     columns = ("evaluations ↓", *(f"{name} of 1,024 ↑" for name in COUNTS))
     rows = [
@@ -206,14 +207,15 @@ def other_seeds(record: Record) -> list[Table]:
         )
         for row in record["rows"]
     ]
-    return [make_table("Other seeds", "task, budget, sampler", columns, rows)]
+    return [make_table(title, "task, budget, sampler", columns, rows)]
 
 
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "few_evaluations": few_evaluations,
     "frontier_exact": tables,
     "frontier_qm9": tables,
-    "qm9_other_seeds": other_seeds,
+    "qm9_other_seeds": partial(other_seeds, "Other seeds"),
+    "qm9_mask_other_seeds": partial(other_seeds, "Other seeds, mask source"),
     "sampler_weights": weights,
 }
 FIGURES: dict[str, Callable[[Record], list[Curves]]] = {
