@@ -269,7 +269,7 @@ def test_bad_input(step: Step | None) -> None:
         (model, X, {"seed": -1}, "seed"),
         (model, X, {"batch_size": 0}, "batch_size"),
         (model, X, {"fixed": short}, "fixed must be"),
-        (InconsistentSplitModel(V), X, {}, r"head\(trunk\(x, t\)\) is not model\(x, t\)"),
+        (InconsistentSplitModel(V), X, {}, r"head\(trunk\(x, t\)\) differs from model\(x, t\)"),
         (causal, X, {}, "needs a network with full attention"),
     ]
     for network, tokens, options, message in cases:
