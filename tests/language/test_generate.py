@@ -146,6 +146,8 @@ def test_edits_equal_the_published_algorithm(family: Any, thresholds: tuple[floa
     [
         cwdfm.TopK("margin", temperature=0.7),
         cwdfm.EntropyBound(0.5),
+        cwdfm.EntropyPace(temperature=0.7),
+        cwdfm.TopK("random", distance=2),
         cwdfm.Euler(),
         cwdfm.Euler(weight=cwdfm.Neighbor(radius=3, scale=2.0)),
         cwdfm.Euler(weight=cwdfm.Entropy(2.0)),
