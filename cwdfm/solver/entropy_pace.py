@@ -22,8 +22,8 @@ class EntropyPace(BestFirst):
 
     The left side bounds the error of drawing these tokens independently, as in `EntropyBound`. The
     right side is the share of the entropy that the path resolves in this step, so the error is
-    spread over all steps of any budget. A smaller pace needs more evaluations, at most the number
-    of steps.
+    spread over all steps of any budget. The grid "kappa" makes the shares of all steps equal. A
+    smaller pace needs more evaluations, at most the number of steps.
 
     - `distance`, `temperature`, `top_p`, `dtype`: see `BestFirst` and `DrawOptions`.
     """
