@@ -47,7 +47,8 @@ class SolverConfig:
 class OrderConfig(SolverConfig):
     """Solvers that reveal the best tokens first."""
 
-    distance: int = 0  # reveal only tokens at once that are more than this many tokens apart
+    # Do not reveal uncertain tokens within this distance of each other in one step; 0: no limit.
+    distance: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class EntropyBoundConfig(OrderConfig):
 class EntropyPaceConfig(OrderConfig):
     """The same share of the remaining entropy in every step."""
 
-    distance: int = 2  # reveal only tokens at once that are more than this many tokens apart
+    # Do not reveal uncertain tokens within this distance of each other in one step; 0: no limit.
+    distance: int = 2
     pace: float = 0.5  # bound on the dependence, relative to the entropy that a step resolves
 
 

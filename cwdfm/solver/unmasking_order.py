@@ -185,7 +185,7 @@ class EntropyBound(BestFirst):
     replaces all other tokens by fresh noise, as DiffusionGemma's sampler does.
 
     - `error`: the score that sorts the coordinates, most confident first: entropy, confidence or
-      margin; or a weight.
+      margin; or "random", or a weight.
     - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
 

@@ -26,7 +26,7 @@ LogProb = Callable[[list[str]], float]
 class Trigram(Task):
     """Perplexity per word under CMU Sphinx's trigram model of US English.
 
-    The model comes with the package `pocketsphinx`. It has no punctuation and no numbers; like
+    The model comes with the package `pocketsphinx`. Its vocabulary has neither punctuation nor digits; like
     unknown words, they end the context. The fraction of unknown words is also reported.
     """
 
