@@ -26,8 +26,8 @@ LogProb = Callable[[list[str]], float]
 class Trigram(Task):
     """Perplexity per word under CMU Sphinx's trigram model of US English.
 
-    The model comes with the package `pocketsphinx`. Its vocabulary has neither punctuation nor digits; like
-    unknown words, they end the context. The fraction of unknown words is also reported.
+    The model comes with the package `pocketsphinx`. Its vocabulary has neither punctuation nor
+    digits; like unknown words, they end the context. The fraction of unknown words is reported too.
     """
 
     samples: Sample | HeldOut
