@@ -13,8 +13,8 @@ Then run these on the machine with the GPU, which needs neither, as often as nec
 
 `train` starts all named runs at the same time, because one small network does not fill a GPU. Each
 run uses the data of its representation (SMILES or SELFIES). It stops them after `--minutes`, and the
-same command resumes them. `--tokens` is the number of training tokens of each run, so that methods
-are compared at equal numbers of tokens. `sample` draws 30,000 molecules with each setting of a run,
+same command resumes them. `--tokens` is the number of tokens that the network of each run reads in training, so
+that methods are compared at equal cost. `sample` draws 30,000 molecules with each setting of a run,
 and skips those that exist. `pack` writes the weights (bfloat16) and the samples of the runs as parts
 of at most 15 MiB, which `unpack --parts DIR --out DIR` joins; it needs the package selfies to decode
 SELFIES. Score the samples where RDKit is installed:
@@ -50,6 +50,7 @@ from cwdfm.sample_file import SampleFile, read_samples, write_samples
 PART = 15 * 2**20  # bytes per file
 LENGTH, BATCH = 56, 2048
 COMMON = "--batch-size 2048 --weight-decay 0.01 --elbo-rows 256 --previews 0 --compile --seed 0"
+COMMON += " --learning-rate 1e-3 --min-learning-rate 1e-5 --warmup 500 --ema 0.999"
 SMOKE = "--model debug --batch-size 16 --warmup 1 --log-every 2 --checkpoint-every 2 --no-compile"
 SMOKE += " --validate-every 1000 --elbo-rows 0 --previews 0 --validation-rows 2"
 
@@ -81,14 +82,21 @@ ANCESTRAL = {"ancestral-64": setting(), "ancestral-256": setting(steps=256)}
 
 @dataclass(frozen=True)
 class Run:
-    """Options of `cwdfm train moses-small`, sampling settings, and the representation of the data."""
+    """A training run and how to sample from it.
+
+    - `options` of `cwdfm train moses-small`.
+    - `settings`: arguments of `cwdfm.generate`.
+    - `representation` of the data.
+    - `reads`: how often the network reads each training sequence in a step.
+    """
 
     options: str
     settings: dict[str, dict[str, Any]]
     representation: str = SmilesTokenizer.kind
+    reads: int = 1
 
 
-SMALL = "--source uniform --model 4m --learning-rate 1e-3"
+SMALL = "--source uniform --model 4m"
 # With a given first token and windows that end with the sequence, neighbor weights reveal tokens
 # almost from left to right, the order in which SMILES are easiest to predict. The sampler needs the
 # predictions next to revealed tokens only, and NEAR gives them 20 times the weight of the others.
@@ -106,17 +114,15 @@ RUNS: dict[str, Run] = {
     "ar": Run("--method ar", {"tokens": setting(steps=LENGTH)}),
     "mdlm": Run("--method mdlm", ANCESTRAL),
     "sedd": Run("--method sedd", {"analytic-64": setting(), "analytic-256": setting(steps=256)}),
-    "bd3lm": Run(
-        "--method bd3lm --block 8", {"ancestral-64": setting(), "256": setting(steps=256)}
-    ),
+    "bd3lm": Run("--method bd3lm --block 8", ANCESTRAL, reads=2),
 }
 
 
 def command(name: str, options: argparse.Namespace) -> list[str]:
     """The command that trains a run, or resumes it."""
     smoke = options.scale == "smoke"
-    steps = 6 if smoke else round(options.tokens / (BATCH * LENGTH))
     run = RUNS[name]
+    steps = 6 if smoke else round(options.tokens / (run.reads * BATCH * LENGTH))
     chosen = merged(COMMON, run.options, SMOKE if smoke else "", f"--steps {steps}")
     data = options.files[run.representation]
     places = ["--data", str(data), "--out", str(options.work / name)]
@@ -210,13 +216,13 @@ def decoded(tokenizer: Tokenizer, rows: list[list[int]]) -> list[str]:
 def pack(options: argparse.Namespace) -> None:
     """Write the weights, logs and samples of runs as files of at most PART bytes."""
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.runs:
-        trained = cwdfm.load(options.work / name)
-        trained.save_pretrained(options.work / "packed" / name, torch.bfloat16)
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:xz", preset=2) as archive:
         for name in options.runs:
-            archive.add(options.work / "packed" / name, name)
+            if options.weights:
+                packed = options.work / "packed" / name
+                cwdfm.load(options.work / name).save_pretrained(packed, torch.bfloat16)
+                archive.add(packed, name)
             archive.add(options.work / name / "metrics.jsonl", f"{name}/metrics.jsonl")
             for path in sorted((options.work / "samples").glob(f"{name}-*.jsonl")):
                 archive.add(path, f"samples/{path.name}")
@@ -263,8 +269,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the parts, or of what they contain")
     parser.add_argument("--parts", type=Path, help="folder with the parts to unpack")
     parser.add_argument("--name", default="moses", help="name of the parts")
+    parser.add_argument("--no-weights", dest="weights", action="store_false", help="pack samples")
     parser.add_argument("--minutes", type=float, default=9.0)
-    parser.add_argument("--tokens", type=float, default=1e9, help="training tokens per run")
+    parser.add_argument(
+        "--tokens", type=float, default=5e8, help="tokens read in training, per run"
+    )
     parser.add_argument("--n", type=int, default=0, help="samples; 0 for the scale's number")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_intermixed_args()
