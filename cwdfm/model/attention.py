@@ -114,10 +114,7 @@ class KVCache:
 
     def update(self, k: Tensor, v: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Store new keys and values of a layer; return all that the tokens attend to."""
-        if layer == len(self.layers):
-            shape = (*k.shape[:2], self.columns, k.shape[3])
-            self.layers.append((k.new_zeros(shape), v.new_zeros(shape)))
-        keys, values = self.layers[layer]
+        keys, values = self.storage(layer, k)
         if self.place is None:
             stop = self.start + k.shape[2]
             keys[:, :, self.start : stop], values[:, :, self.start : stop] = k, v
@@ -125,6 +122,13 @@ class KVCache:
             keys.index_copy_(2, self.place, k)
             values.index_copy_(2, self.place, v)
         return keys[:, :, : self.end], values[:, :, : self.end]
+
+    def storage(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, G, N, d] of a layer, with the heads and dtype of `like`."""
+        if layer == len(self.layers):
+            shape = (*like.shape[:2], self.columns, like.shape[3])
+            self.layers.append((like.new_zeros(shape), like.new_zeros(shape)))
+        return self.layers[layer]
 
     def select(self, rows_B: Tensor) -> "KVCache":
         """A copy of the cache for some of the sequences."""

@@ -18,7 +18,13 @@ from torch.nn.attention import sdpa_kernel
 
 from cwdfm.errors import InputError, check_integer, check_positive
 from cwdfm.model.attention import CACHED_BACKENDS, SHORT, KVCache
-from cwdfm.ops.decoder import add_rms_norm, rotate_heads, silu_product
+from cwdfm.ops.decoder import (
+    add_rms_norm,
+    fused_decoder,
+    rotate_and_store,
+    rotate_heads,
+    silu_product,
+)
 
 
 @dataclass(frozen=True)
@@ -134,15 +140,7 @@ class DecoderLayer(nn.Module):
         tokens provide keys and values, but only those of keep_L are processed further.
         """
         h_BMD, x_BMD = add_rms_norm(h_BMD, y_BMD, self.attention_norm)
-        heads_BMHd = self.qkv(x_BMD).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
-        qk, v = heads_BMHd.tensor_split([self.heads + self.kv_heads], dim=2)
-        if self.qk_norm:
-            q, k = qk.tensor_split([self.heads], dim=2)
-            qk = torch.cat([self.query_norm(q), self.key_norm(k)], dim=2)
-        q, k = rotate_heads(qk, *rotation).transpose(1, 2).tensor_split([self.heads], dim=1)
-        v = v.transpose(1, 2)
-        if cache is not None:
-            k, v = cache.update(k, v, self.number)
+        q, k, v = self._attention_inputs(x_BMD, rotation, cache)
         if keep_L is not None:
             h_BMD, q = h_BMD.index_select(1, keep_L), q.index_select(2, keep_L)
             if mask is not None and mask.shape[2] > 1:
@@ -153,3 +151,20 @@ class DecoderLayer(nn.Module):
         out_BMD = self.out(attended.transpose(1, 2).flatten(2))
         h_BMD, x_BMD = add_rms_norm(h_BMD, out_BMD, self.mlp_norm)
         return h_BMD, self.down(silu_product(self.gate_up(x_BMD)))
+
+    def _attention_inputs(
+        self, x_BMD: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries [B, H, M, d], and the keys and values [B, G, K, d] they attend to."""
+        heads_BMHd = self.qkv(x_BMD).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
+        qk, v = heads_BMHd.tensor_split([self.heads + self.kv_heads], dim=2)
+        if cache is not None and cache.place is not None and not self.qk_norm and fused_decoder(v):
+            keys, values = cache.storage(self.number, v.transpose(1, 2))
+            q = rotate_and_store(heads_BMHd, *rotation, cache.place, keys, values)
+            return q.transpose(1, 2), keys[:, :, : cache.end], values[:, :, : cache.end]
+        if self.qk_norm:
+            q, k = qk.tensor_split([self.heads], dim=2)
+            qk = torch.cat([self.query_norm(q), self.key_norm(k)], dim=2)
+        q, k = rotate_heads(qk, *rotation).transpose(1, 2).tensor_split([self.heads], dim=1)
+        v = v.transpose(1, 2)
+        return (q, k, v) if cache is None else (q, *cache.update(k, v, self.number))

@@ -4,7 +4,8 @@ On a GPU, without gradients, each is a single kernel that reads its inputs once.
 large models, which are limited by memory traffic, and in steps of a few tokens, which are limited
 by kernel launches.
 
-Shapes: B batch, M tokens, H heads, d head width, D width, F width of the MLP, K rows, V ids.
+Shapes: B batch, M tokens, N columns of a cache, H heads, G key-value heads, d head width, D width,
+F width of the MLP, K rows, V ids.
 """
 
 import torch
@@ -16,6 +17,7 @@ from cwdfm.ops.dispatch import fused_rotary, next_power_of_2
 
 MAX_WIDTH = 8192  # limit of the norm, where one program holds a row in registers
 BLOCK, ROW_BLOCK = 1024, 4096  # elements per program, and per iteration over a row of logits
+HEADS_TOGETHER = 8  # heads per program
 
 
 def fused_decoder(x: Tensor) -> bool:
@@ -68,6 +70,28 @@ def rotate_heads(x_BMHd: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = x_BMHd.shape[-1] // 2
     sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
     return torch.addcmul(x_BMHd * cos, x_BMHd.roll(half, -1), sin)
+
+
+def rotate_and_store(
+    qkv_BMTd: Tensor, cos: Tensor, sin: Tensor, place_M: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    """Rotated queries [B, M, H, d] of T = H + 2 G heads; keys and values go to a cache.
+
+    The tokens are the columns place_M of the cache, whose parts are [B, G, N, d]. GPU kernel only.
+    """
+    from cwdfm.ops import triton_decoder
+
+    batch, tokens, total, width = qkv_BMTd.shape
+    kv_heads, columns = keys.shape[1:3]
+    heads = total - 2 * kv_heads
+    queries = qkv_BMTd.new_empty(batch, tokens, heads, width)
+    with torch.cuda.device_of(queries):
+        triton_decoder.rotate_and_store[(batch * tokens, -(-total // HEADS_TOGETHER))](
+            qkv_BMTd.contiguous(), cos.contiguous(), sin.contiguous(), place_M, queries, keys,
+            values, tokens, columns, HEADS=heads, KV_HEADS=kv_heads, HALF=width // 2,
+            BLOCK_HALF=next_power_of_2(width // 2), GROUP=HEADS_TOGETHER, num_warps=2,
+        )  # fmt: skip
+    return queries
 
 
 def softcap(raw: Tensor, cap: float, temperature: float) -> tuple[Tensor, Tensor]:

@@ -48,6 +48,53 @@ def silu_product(
     tl.store(out + row * WIDTH + column, product.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["tokens", "columns"])
+def rotate_and_store(
+    qkv,  # [R, H + 2 G, d], R = B M: queries, keys and values of M tokens per sequence
+    cos, sin,  # [R, d], both halves equal
+    place,  # [M] int64: columns of the tokens
+    queries,  # [R, H, d]
+    keys, values,  # [B, G, N, d]
+    tokens, columns,  # M, N
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr,  # H, G
+    HALF: tl.constexpr, BLOCK_HALF: tl.constexpr,  # d / 2, and a power of two >= d / 2
+    GROUP: tl.constexpr,  # heads per program
+):  # fmt: skip
+    """Write rotated queries to `queries`, rotated keys and values to their columns of a cache."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
+    pair = tl.arange(0, BLOCK_HALF)
+    width: tl.constexpr = 2 * HALF
+    total: tl.constexpr = HEADS + 2 * KV_HEADS
+    inside = (head < total)[:, None] & (pair < HALF)[None, :]
+    at = qkv + (row * total + head)[:, None] * width + pair[None, :]
+    first = tl.load(at, mask=inside, other=0.0)
+    second = tl.load(at + HALF, mask=inside, other=0.0)
+    c = tl.load(cos + row * width + pair, mask=pair < HALF, other=0.0)[None, :]
+    s = tl.load(sin + row * width + pair, mask=pair < HALF, other=0.0)[None, :]
+    x = first.to(tl.float32)
+    y = second.to(tl.float32)
+    rotated = (x * c - y * s).to(first.dtype)
+    rotated_second = (y * c + x * s).to(first.dtype)
+
+    here = inside & (head < HEADS)[:, None]
+    target = queries + (row * HEADS + head)[:, None] * width + pair[None, :]
+    tl.store(target, rotated, mask=here)
+    tl.store(target + HALF, rotated_second, mask=here)
+    column = tl.load(place + row % tokens)
+    cached = (row // tokens * KV_HEADS * columns + column) * width
+    head -= HEADS
+    here = inside & ((head >= 0) & (head < KV_HEADS))[:, None]
+    target = keys + cached + head[:, None] * columns.to(tl.int64) * width + pair[None, :]
+    tl.store(target, rotated, mask=here)
+    tl.store(target + HALF, rotated_second, mask=here)
+    head -= KV_HEADS
+    here = inside & (head >= 0)[:, None]
+    target = values + cached + head[:, None] * columns.to(tl.int64) * width + pair[None, :]
+    tl.store(target, first, mask=here)
+    tl.store(target + HALF, second, mask=here)
+
+
 @triton.jit(do_not_specialize=["count"])
 def softcap(
     raw, logits,  # both with `count` elements

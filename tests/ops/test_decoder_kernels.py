@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cwdfm
+from cwdfm.model.attention import KVCache
 from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.ops import decoder as ops
 from cwdfm.ops import dispatch
@@ -54,6 +55,25 @@ def test_rotation_by_positions_of_each_sequence() -> None:
     torch.testing.assert_close(rotated, torch.cat([expected.real, expected.imag], dim=-1))
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 2, 6), (8, 8, 8), (3, 1, 10)])
+def test_rotation_into_a_cache(heads: int, kv_heads: int, width: int) -> None:
+    """Queries and keys as by `rotate_heads`; columns of the cache that are not named are kept."""
+    torch.manual_seed(0)
+    qkv = torch.randn(2, 5, heads + 2 * kv_heads, width)
+    angle = torch.randn(2, 5, width // 2).repeat(1, 1, 2)
+    rotation, place = (angle.cos(), angle.sin()), torch.tensor([3, 4, 5, 6, 1])
+    cache = torch.randn(2, 2, kv_heads, 9, width)
+    keys, values = cache.clone()
+    queries = ops.rotate_and_store(qkv, *rotation, place, keys, values)
+    q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=2)
+    dispatch.MODE = "off"
+    torch.testing.assert_close(queries, ops.rotate_heads(q, *rotation))
+    expected = cache.clone()
+    expected[0][:, :, place] = ops.rotate_heads(k, *rotation).transpose(1, 2)
+    expected[1][:, :, place] = v.transpose(1, 2)
+    torch.testing.assert_close(torch.stack([keys, values]), expected)
+
+
 def test_softcap() -> None:
     raw = 40 * torch.randn(3, 700, generator=torch.manual_seed(0))
     expected = 30 * (raw.double() / 30).tanh()
@@ -84,6 +104,24 @@ def test_a_decoder_with_kernels(kept: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(dispatch, "MODE", "off")
     expected = network(ids, position, None, None)
     torch.testing.assert_close(found, expected if keep is None else expected[:, keep])
+
+
+def test_a_decoder_with_kernels_and_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some columns are evaluated again after all of them, as in a step with the cache "dual"."""
+    torch.manual_seed(0)
+    network = Decoder(DecoderConfig(20, 32, 2, 4, 2, 8, 48)).eval()
+    ids, position = torch.randint(19, (2, 6)), torch.arange(6).expand(2, -1)
+    place = torch.tensor([2, 3])
+
+    def steps() -> tuple[torch.Tensor, torch.Tensor]:
+        cache = KVCache(6, end=6, place=torch.arange(6))
+        first = network(ids, position, None, cache)
+        cache.place = place
+        return first, network(ids[:, place] + 1, position[:, place], None, cache)
+
+    found = steps()
+    monkeypatch.setattr(dispatch, "MODE", "off")
+    torch.testing.assert_close(found, steps())
 
 
 @pytest.mark.parametrize("weight", [cwdfm.Entropy(2.0), cwdfm.Confidence(3.0)])
