@@ -189,6 +189,28 @@ def evaluation_time(record: Record) -> list[Table]:
     return [make_table(title, "run", {"CPU seconds ↓": 0, "seconds ↓": 0}, rows)]
 
 
+MOSES_COLUMNS = {
+    "evaluations ↓": 0, "valid ↑": 4, "unique@10k ↑": 4, "novelty ↑": 3, "filters ↑": 3,
+    "FCD/Test ↓": 3, "FCD/TestSF ↓": 3, "SNN/Test ↑": 3, "Frag/Test ↑": 3, "Scaf/TestSF ↑": 3,
+    "IntDiv ↑": 3,
+}  # fmt: skip
+
+
+def moses(record: Record) -> list[Table]:
+    """MOSES metrics of every sampler of every run, and the validation losses of the runs."""
+    rows, losses = [], {}
+    for row in record["rows"]:
+        found = [row["scores"].get(name.split()[0], {}).get("value") for name in MOSES_COLUMNS]
+        rows.append(((row["run"], row["sampler"]), [row["evaluations"], *found[1:]]))
+        last = row["training"]
+        losses[row["run"]] = [last["step"], last["validation_loss"], last.get("elbo")]
+    columns = {"steps": 0, "validation loss ↓": 3, "bound, nats/token ↓": 3}
+    return [
+        make_table("MOSES, 30,000 samples", "model, sampler", MOSES_COLUMNS, rows),
+        make_table("MOSES, training", "model", columns, [*losses.items()]),
+    ]
+
+
 def guidance(title: str, record: Record) -> list[Table]:
     """Requested and obtained property by strength of guidance, beside rejection sampling."""
     columns = {"samples": 1, "valid, % ↑": 1, "obtained": 2, "error ↓": 3, "diversity ↑": 3}
