@@ -18,9 +18,9 @@ from cwdfm.ops.cuda_graph import GraphedFunction
 
 CacheKind = Literal["none", "prefix", "dual", "exact"]
 # Parameters times tokens of an evaluation that takes a GPU longer than launching its kernels takes
-# the host: about 5 ms, at 600 TFLOP/s. A CUDA graph would gain nothing, and its capture evaluates
+# the host: about 20 ms, at 600 TFLOP/s. A CUDA graph would gain nothing, and its capture evaluates
 # the network twice more.
-LONG_EVALUATION = 1.5e12
+LONG_EVALUATION = 6e12
 
 
 @dataclass
