@@ -86,13 +86,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(1 / 2, resampling=1 / 4),
         Rule(1, "entropy-bound", (("gamma", 1.0),)),
     ),
-    # The entropies of most tokens of a text are large, so entropies order tokens well only if one
-    # token is revealed at a time.
+    # Adjacent tokens depend on each other most, so they are drawn in different steps.
     "text, mask": (
-        Rule(),
-        Rule(1 / 5, "theta-trapezoidal"),
-        Rule(2 / 5, "neighbor-counted", (("scale", 4.0), ("hazard", "integrated"))),
-        Rule(1, "low-entropy"),
+        Rule(0, "entropy-pace", (("pace", 1.0), ("distance", 2))),
+        Rule(1 / 16, "entropy-pace", (("pace", 0.75), ("distance", 3))),
+        Rule(1 / 8, "margin", (("distance", 3),)),
     ),
     # With few steps most tokens are drawn independently in any case; drawing more of them at once
     # in the first steps leaves more steps to the others. With more steps, Gibbs steps and
@@ -188,10 +186,8 @@ def recommend_for(
     if rule.solver == "gibbs":
         steps = gibbs_steps(steps, method.schedule, **dict(settings))
         settings = (*settings, ("tokens", max(1, length // GIBBS_TOKENS)))
-    elif rule.solver == "low-entropy":
+    elif rule.solver == "margin":
         steps = min(steps, length)  # a step reveals at least one token
-    elif rule.solver.startswith("theta"):
-        steps = (steps + 1) // 2  # a step but the last has two evaluations
     return Recommendation(rule.solver, steps, rule.grid, settings, resample)
 
 

@@ -47,7 +47,7 @@ def own_model(name: str, device: str) -> Evaluator:
 
 
 def load_evaluator(name: str, device: str) -> Evaluator:
-    """The evaluator of this name: a folder of this library, or a causal LM."""
-    config = Path(name) / "config.json"
-    own = config.exists() and "method" in json.loads(config.read_text())
+    """The evaluator of this name: a model or training run of this library, or a causal LM."""
+    configs = (Path(name) / "config.json", Path(name) / "model" / "config.json")
+    own = any(path.exists() and "method" in json.loads(path.read_text()) for path in configs)
     return (own_model if own else causal_lm)(name, device)

@@ -59,7 +59,7 @@ def test_budgets_of_text_are_used(source: cwdfm.Source) -> None:
             postprocess=() if chosen.resample is None else (chosen.resample,),
         )
         most = int(method.sample(model, chosen.solver, request).evaluations.max())
-        limit = min(evaluations, length) if chosen.name == "low-entropy" else evaluations
+        limit = min(evaluations, length) if chosen.name == "margin" else evaluations
         assert 0.7 * limit <= most <= limit, (evaluations, chosen)
     kind = "mask" if source.marks_noise else "uniform"
     assert names == {rule.solver for rule in RULES[f"text, {kind}"]}
