@@ -28,7 +28,8 @@ def figures(record: Record) -> list[Curves]:
     """The front of every task, beside Euler and the recommendation."""
     found = []
     for task in tasks(record):
-        shown, lines = names(record, task), {}
+        shown = [name for name in names(record, task) if name != "entropy"]  # adapted to be equal
+        lines = {}
         for name, choose in (
             (EULER, lambda rows: rows.get(EULER)),
             ("ancestral", lambda rows: rows.get("ancestral")),
@@ -39,7 +40,9 @@ def figures(record: Record) -> list[Curves]:
             points = [(b, tuple(value(row, n) for n in shown)) for b, row in chosen if row]
             if points:
                 lines[name] = points
-        columns = tuple(Column(n, n in (*COUNTS, "entropy"), "zero") for n in shown)
+        columns = tuple(
+            Column(n, n in COUNTS, "log" if n.startswith("perplexity") else "zero") for n in shown
+        )
         found.append(Curves(f"{task}", "evaluations", columns, lines, log=True))
     return found
 
@@ -214,6 +217,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "few_evaluations": few_evaluations,
     "frontier_exact": tables,
     "frontier_qm9": tables,
+    "frontier_text": tables,
     "qm9_other_seeds": partial(other_seeds, "Other seeds"),
     "qm9_mask_other_seeds": partial(other_seeds, "Other seeds, mask source"),
     "sampler_weights": weights,
