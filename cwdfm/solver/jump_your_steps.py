@@ -70,6 +70,7 @@ def jump_your_steps(
     return times[best_path(cost, steps)]
 
 
+@torch.no_grad()
 def step_costs(
     model: Model,
     path: MixturePath,
