@@ -191,6 +191,14 @@ def recommend_for(
     return Recommendation(rule.solver, steps, rule.grid, settings, resample)
 
 
+def widest_distance(steps: int) -> int:
+    """The distance that a random order can keep between the tokens of each of this many steps.
+
+    Tokens at random places, more than d apart, fill about 3 / (4 (d + 1)) of a sequence.
+    """
+    return max(0, 3 * steps // 4 - 1)
+
+
 def gibbs_steps(evaluations: int, schedule: Schedule, begin: float = 0.0, **_: Any) -> int:
     """The number of Gibbs steps for at most this many evaluations.
 
@@ -211,9 +219,11 @@ def _faithful(
     if masked and evaluations >= length:
         return Recommendation("first-hitting", length)  # exact: one token per evaluation
     if masked:
-        # Tokens that are drawn at once lose their dependence. A lower temperature makes up for part
-        # of it; below 0.9 it costs more where tokens are independent (docs/results/frontier.md).
-        return Recommendation("random-order", evaluations, "kappa", (("temperature", 0.9),))
+        # Tokens that are drawn at once lose their dependence, most of all if they are close. A
+        # lower temperature makes up for part of it; below 0.9 it costs more where tokens are
+        # independent (docs/results/frontier.md).
+        settings = (("temperature", 0.9), ("distance", widest_distance(evaluations)))
+        return Recommendation("random-order", evaluations, "kappa", settings)
     if fitted is not None and evaluations < FITTED * length:
         return Recommendation("ancestral", evaluations, times=fitted(evaluations))
     return Recommendation("ancestral", evaluations, "kappa")

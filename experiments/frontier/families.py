@@ -9,7 +9,7 @@ import torch
 
 import cwdfm
 from cwdfm.postprocess import Refine, Reject, Resample
-from cwdfm.recommendation import Recommendation, gibbs_steps
+from cwdfm.recommendation import Recommendation, gibbs_steps, widest_distance
 from cwdfm.schedule import Polynomial, Spacing
 from cwdfm.solver.unmasking_order import Score
 from cwdfm.solver_config import make_solver
@@ -155,9 +155,14 @@ def _orders(budget: int, length: int) -> dict[str, list[Sampler]]:
     steps = min(budget, length)
     bounds = [cwdfm.EntropyBound(gamma) for gamma in (min(1.0, 8 / budget), 0.3)]
     paces = [cwdfm.EntropyPace(min(1.0, 6 / budget), distance=d) for d in (2, 3)]
+    widest = widest_distance(steps)
+    distances = [min(2, widest), widest]
     found = {f"top-k, {score}": _grids(cwdfm.TopK(score), steps) for score in get_args(Score)}
     found |= {
         "random order": _grids(cwdfm.TopK("random"), steps),
+        "random order, apart": _each(
+            steps, *(cwdfm.TopK("random", distance=d) for d in dict.fromkeys(distances))
+        ),
         "top-k, apart": _each(steps, *(cwdfm.TopK("margin", distance=d) for d in (2, 3))),
         "entropy bound": _each(steps, *dict.fromkeys(bounds)),
         "entropy bound, apart": _each(steps, *(replace(b, distance=2) for b in bounds)),

@@ -10,12 +10,14 @@ how the tokens depend on each other.
 
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.recommendation import widest_distance
 from experiments.studies.command import save, study_parser
 
 LENGTH = 8
@@ -62,6 +64,7 @@ def samplers(masked: bool) -> Iterator[tuple[str, Any, bool]]:
     if masked:
         yield "random order, T = 1", cwdfm.TopK("random"), False
         yield "random order, T = 0.9", cwdfm.TopK("random", temperature=0.9), False
+        yield "random order, apart, T = 0.9", cwdfm.TopK("random", temperature=0.9), False
         yield "top-k by margin", cwdfm.TopK("margin"), False
         yield "entropy pace", cwdfm.EntropyPace(), False
     yield "ancestral, fitted grid", cwdfm.Euler(hazard="integrated"), True
@@ -76,6 +79,8 @@ def measure(source: cwdfm.Source, target: Tensor, n: int, seeds: int) -> dict[st
     for label, solver, fitted in samplers(source.marks_noise):
         for steps in EVALUATIONS:
             flow = (model, source, SCHEDULE)
+            if label.startswith("random order, apart"):
+                solver = replace(solver, distance=widest_distance(steps))
             grid: Any = cwdfm.jump_your_steps(*flow, data, steps) if fitted else "kappa"
             options: dict[str, Any] = {"shape": (n, LENGTH), "steps": steps, "grid": grid}
             draws = (cwdfm.sample(*flow, solver, seed=k, **options) for k in range(seeds))

@@ -1,5 +1,6 @@
 """The recommended sampler: it keeps to its budget and runs through every interface."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.method import Flow
 from cwdfm.method.base import SampleRequest
-from cwdfm.recommendation import RULES, recommend_for
+from cwdfm.recommendation import RULES, recommend_for, widest_distance
 from cwdfm.sample_file import read_samples
+from cwdfm.schedule import time_grid
 from tests.support.models import SmallModel
 
 MODELS = ("qm9-mask-small", "qm9-uniform-small")
@@ -77,6 +79,27 @@ def test_faithful_samplers_keep_the_distribution(name: str) -> None:
         assert chosen.steps <= evaluations
     exact = cwdfm.recommend(trained, 32, faithful=True).name
     assert (exact == "first-hitting") == trained.source.marks_noise
+
+
+@pytest.mark.parametrize("steps", [3, 4, 6, 8, 16])
+def test_the_widest_distance_separates_the_tokens_of_a_step(steps: int) -> None:
+    """Few adjacent tokens are revealed in the same step; in a random order, one in `steps`."""
+    source, schedule = cwdfm.MaskSource(3), cwdfm.Linear()
+    model = SmallModel(source.num_tokens)
+    times = time_grid(schedule, steps, "kappa").tolist()
+
+    def together(distance: int) -> float:
+        solver = cwdfm.TopK("random", distance=distance)
+        state, pairs = solver.init(source, torch.arange(16), 128), 0
+        for t, t_next in pairwise(times):
+            masked = state.tokens == 3
+            state, _ = solver.step(model, source, schedule, state, t, t_next)
+            revealed = masked & (state.tokens != 3)
+            pairs += int((revealed[:, 1:] & revealed[:, :-1]).sum())
+        return pairs / (16 * 127)
+
+    assert together(widest_distance(steps)) < 0.06
+    assert together(0) > 0.8 / steps
 
 
 def test_small_budgets_use_a_grid_fitted_to_the_model() -> None:
