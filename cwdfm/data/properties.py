@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache, partial
+from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
@@ -16,41 +16,8 @@ from cwdfm.errors import RunError
 T = TypeVar("T")
 Report = Callable[[int], object]  # receives the number of molecules done
 _CHUNK = 128  # molecules sent to a worker at a time
+_FEW = 16  # up to this many chunks, starting processes takes longer than they save
 _IN_FLIGHT = 4  # chunks per worker that are sent or computed, but not yet used
-
-
-def _qed(molecule: Any) -> float:
-    """The same value as RDKit's QED in less time.
-
-    The molecule is not copied, so RDKit computes its logP only once, and all alerts are matched in
-    one call.
-    """
-    qed, descriptors = rdkit("Chem.QED"), rdkit("Chem.rdMolDescriptors")
-    if molecule.GetNumHeavyAtoms() < molecule.GetNumAtoms():
-        return float(qed.qed(molecule))  # it removes hydrogen atoms first
-    aromatic = rdkit().DeleteSubstructs(molecule, qed.AliphaticRings)
-    rotatable = descriptors.NumRotatableBondsOptions.Strict
-    properties = qed.QEDproperties(
-        MW=PROPERTIES["weight"](molecule),
-        ALOGP=PROPERTIES["logP"](molecule),
-        HBA=sum(len(molecule.GetSubstructMatches(pattern)) for pattern in qed.Acceptors),
-        HBD=descriptors.CalcNumHBD(molecule),
-        PSA=PROPERTIES["TPSA"](molecule),
-        ROTB=descriptors.CalcNumRotatableBonds(molecule, rotatable),
-        AROM=len(rdkit().GetSSSR(aromatic)),
-        ALERTS=len(_alerts().GetMatches(molecule)),
-    )
-    return float(qed.qed(molecule, qedProperties=properties))
-
-
-@cache
-def _alerts() -> Any:
-    """A catalog of QED's structural alerts."""
-    catalogs = rdkit("Chem.FilterCatalog")
-    catalog = catalogs.FilterCatalog()
-    for pattern in rdkit("Chem.QED").StructuralAlerts:
-        catalog.AddEntry(catalogs.FilterCatalogEntry("", catalogs.SmartsMatcher("", pattern, 1)))
-    return catalog
 
 
 # Properties of an RDKit molecule. SA: synthetic accessibility from 1 (easy) to 10 (Ertl and
@@ -59,7 +26,7 @@ def _alerts() -> Any:
 PROPERTIES: dict[str, Callable[[Any], float]] = {
     "logP": lambda m: float(rdkit("Chem.Crippen").MolLogP(m)),
     "SA": lambda m: float(rdkit("Contrib.SA_Score.sascorer").calculateScore(m)),
-    "QED": _qed,
+    "QED": lambda m: float(rdkit("Chem.QED").qed(m)),
     "weight": lambda m: float(rdkit("Chem.Descriptors").MolWt(m)),
     "TPSA": lambda m: float(rdkit("Chem.rdMolDescriptors").CalcTPSA(m)),
     "rings": lambda m: float(m.GetRingInfo().NumRings()),
@@ -85,10 +52,10 @@ def map_molecules(
     """
     texts = iter(texts)
     chunks = iter(lambda: list(islice(texts, _CHUNK)), [])
-    first = list(islice(chunks, 2 * max(1, workers)))  # fewer are not worth a pool
+    first = list(islice(chunks, _FEW + 1))
     chunks = chain(first, chunks)
     compute = partial(_map_chunk, function)
-    several = workers > 1 and len(first) == 2 * workers
+    several = workers > 1 and len(first) > _FEW
     done = 0
     for results in _parallel(compute, chunks, workers) if several else map(compute, chunks):
         done += len(results)
