@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cwdfm.cli.options import by_flags, cores, parse, positional_first
-from cwdfm.cli.progress import Progress
+from cwdfm.cli.progress import Progress, stages
 from cwdfm.data import (
     CORPORA,
     DATASETS,
@@ -14,13 +14,12 @@ from cwdfm.data import (
     TokenData,
     find_corpus,
     is_prepared,
-    load,
     prepare,
     randomize,
     reads_text,
     unknown_dataset,
 )
-from cwdfm.data.loader import Representation
+from cwdfm.data.loader import Representation, given, load_molecules
 from cwdfm.data.molecule_files import PARQUET, SDF
 from cwdfm.data.randomized import check_randomized, randomized_source
 from cwdfm.data.readers import file_type, is_table
@@ -69,7 +68,7 @@ class Options:
     folder: Path | None = None  # folder with downloaded files of the named corpus
     streaming: bool = False  # stream the corpus from the hub instead of downloading it first
     limit: int | None = None  # maximum number of documents or molecules; default: all
-    workers: int = cores()  # processes for tokenization and molecular properties
+    workers: int = cores()  # processes for reading molecules, their properties, and tokenization
     force: bool = False  # overwrite an existing .npz file
 
 
@@ -120,17 +119,18 @@ def _write_molecules(options: Options) -> TokenData:
             existing = TokenData.load(options.out)
     if existing is None:
         check_output_file(options.out, force=options.force)
-    with Progress("rows", None) as progress:
-        data = load(
+    with stages() as progress:
+        data = load_molecules(
             options.corpus,
-            length=options.length,
-            limit=options.limit,
+            tokenizer=None,
+            cache=True,
+            cut=given(length=options.length, limit=options.limit),
             column=options.column,
             representation=options.representation,
             standardize=options.standardize,
             condition=options.condition,
             workers=options.workers,
-            progress=progress.reach,
+            progress=progress,
         )
     if existing is not None:
         source = data.source
@@ -144,8 +144,8 @@ def _write_molecules(options: Options) -> TokenData:
         )
     if options.randomized is not None:
         count, seed = options.randomized, options.seed or 0
-        with Progress("molecules", None) as progress:
-            data = randomize(data, count, seed=seed, progress=progress.reach)
+        with Progress("randomizing", len(data.train) + len(data.valid)) as shown:
+            data = randomize(data, count, seed=seed, progress=shown.reach)
     data.save(options.out)
     return data
 

@@ -1,7 +1,7 @@
 """Columns: one value per sequence, read from a table or computed from the molecule."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cwdfm.data.dataset import TokenData
-from cwdfm.data.properties import PROPERTIES, map_molecules, property_of
-from cwdfm.data.readers import find_column
+from cwdfm.data.properties import PROPERTIES, map_molecules, properties_of
+from cwdfm.data.readers import Progress, find_column
 from cwdfm.errors import InputError, check_strings
 
 MAX_CATEGORIES = 1000
@@ -54,18 +54,21 @@ def with_columns(
     names: Sequence[str],
     *,
     workers: int = 1,
-    progress: Callable[[int], object] | None = None,
+    progress: Progress = lambda *_: None,
 ) -> TokenData:
     """Add the named columns, computing those that are missing as properties of the molecules."""
     check_names(data.name, names, list(data.columns))
-    columns = dict(data.columns)
-    for name in names:
-        if find_column(list(columns), name) is None:
-            compute = partial(property_of, str(find_column(list(PROPERTIES), name)))
-            texts = data.texts("train") + data.texts("valid")
-            values = map_molecules(compute, texts, workers, progress or (lambda _: None))
-            columns[name] = np.array(list(values), np.float64)
-    return replace(data, columns=columns)
+    missing = [name for name in names if find_column(list(data.columns), name) is None]
+    if not missing:
+        return data
+    compute = partial(properties_of, [str(find_column(list(PROPERTIES), name)) for name in missing])
+    texts = data.texts("train") + data.texts("valid")
+
+    def report(done: int) -> None:
+        progress("properties", done, len(texts))
+
+    values = np.array(list(map_molecules(compute, texts, workers, report)), np.float64).T
+    return replace(data, columns={**data.columns, **dict(zip(missing, values, strict=True))})
 
 
 def check_names(data: str, names: Sequence[str], columns: list[str]) -> None:

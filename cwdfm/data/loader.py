@@ -17,7 +17,7 @@ from cwdfm.data.molecule_files import PARQUET, has_molecules
 from cwdfm.data.molecules import MoleculeOptions, Molecules, SmilesFile
 from cwdfm.data.moses import MOSES
 from cwdfm.data.qm9 import QM9
-from cwdfm.data.readers import file_type
+from cwdfm.data.readers import Progress, file_type
 from cwdfm.data.smiles import REPRESENTATIONS, MoleculeTokenizer, SmilesTokenizer
 from cwdfm.data.standardize import KEEP, Standardize
 from cwdfm.data.text.corpora import CORPORA, find_corpus
@@ -87,7 +87,11 @@ def load(
         the table is used. A column is numeric if all its values are numbers, else categorical.
     cache: whether to cache the prepared data in `$CWDFM_CACHE` or `~/.cache/cwdfm`. "read" uses
         existing entries but does not write new ones.
-    progress: called periodically with the number of rows or documents read.
+    workers: number of processes for reading molecules and computing their properties, or for
+        tokenization of text. With more than one, a script needs an `if __name__ == "__main__":`
+        guard.
+    progress: called periodically with the number of rows or documents read, then with the number
+        of molecules whose properties are computed.
 
     For text only:
 
@@ -100,8 +104,6 @@ def load(
     folder: the folder with the corpus's files. The default is `$CWDFM_DATA/NAME` if it exists, else
         the Hugging Face hub.
     streaming: stream the corpus from the hub instead of downloading it first.
-    workers: number of processes for tokenization and molecular properties. With more than one, a
-        script needs an `if __name__ == "__main__":` guard.
 
     Options that contradict prepared data raise an InputError.
     """
@@ -117,18 +119,31 @@ def load(
         check_choice("representation", representation, tuple(REPRESENTATIONS))
     if documents is None and isinstance(tokenizer, RowTokenizer):
         documents = None if name in CORPORA or is_prepared(path) else "rows"
-    cut = _given(length=length, limit=limit, seed=seed, part=part)
+    cut = given(length=length, limit=limit, seed=seed, part=part)
     text: dict[str, Any] = {"documents": documents, "folder": folder, "streaming": streaming}
     molecules: dict[str, Any] = {"representation": representation, "standardize": standardize}
-    execution: dict[str, Any] = {"workers": workers, "progress": progress}
     if reads_text(name, tokenizer, documents, representation):
         reason = f"for molecules, but {name!r} is read as text"
         reject_options(reason, **molecules, condition=" ".join(condition) or None)
+        execution: dict[str, Any] = {"workers": workers, "progress": progress}
         return _load_text(name, tokenizer, cache, cut, execution, column=column, **text)
     reason = f"for text, but {name!r} is read as molecules (.txt is text with a text tokenizer)"
     reject_options(reason, part=part, **text)
-    return _load_molecules(
-        name, tokenizer, cache, cut, execution, column=column, condition=condition, **molecules
+
+    def report(stage: str, done: int, total: int | None) -> None:
+        if progress is not None:
+            progress(done)
+
+    return load_molecules(
+        name,
+        tokenizer,
+        cache,
+        cut,
+        column=column,
+        condition=condition,
+        workers=workers,
+        progress=report,
+        **molecules,
     )
 
 
@@ -189,26 +204,28 @@ def find_molecules(name: str, column: str | None) -> Molecules:
     return SmilesFile.of(Path(name), column)
 
 
-def _load_molecules(
+def load_molecules(
     name: str,
     tokenizer: Tokenizer | str | None,
     cache: CacheMode,
     cut: dict[str, Any],
-    execution: dict[str, Any],
     *,
     column: str | None,
     condition: Sequence[str],
     representation: Representation | None,
     standardize: Standardize | None,
+    workers: int,
+    progress: Progress,
 ) -> TokenData:
-    """Prepare a molecule dataset, or read it from a file or the cache.
+    """Prepare a molecule dataset, or read it from a file or the cache; see `load`.
 
     cut: those of `length`, `limit` and `seed` that are given.
-    execution: `workers` and `progress`, which do not affect the result.
+    progress: called with the stage, the rows or molecules done, and their total if known.
     """
+    execution: dict[str, Any] = {"workers": workers, "progress": progress}
     if (path := Path(name)).suffix == ".npz":
         rules = standardize and standardize.to_json()
-        fixed = _given(column=column, standardize=rules, representation=representation)
+        fixed = given(column=column, standardize=rules, representation=representation)
         return with_columns(_open(path, tokenizer, cut | fixed), condition, **execution)
     dataset = find_molecules(name, column)
     if tokenizer is not None and not isinstance(tokenizer, MoleculeTokenizer):
@@ -252,7 +269,8 @@ def _load_text(
 ) -> TokenData:
     """Prepare a corpus in the cache folder, or open prepared text.
 
-    cut, execution: as for `_load_molecules`; `cut` may also contain `part`.
+    cut: those of `length`, `limit`, `seed` and `part` that are given.
+    execution: `workers` and `progress`, which do not affect the result.
     options: of `find_corpus`.
     """
     if is_prepared(path := Path(name)):
@@ -280,7 +298,7 @@ def _load_text(
         return make(Path(folder) / corpus.name)  # the mapping keeps the deleted files alive
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 

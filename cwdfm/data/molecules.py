@@ -9,9 +9,9 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
-from itertools import chain, groupby, islice, repeat, starmap
+from itertools import chain, groupby, islice, repeat, starmap, tee
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,8 +21,15 @@ import numpy as np
 from cwdfm.data.columns import check_names, parse_column, with_columns
 from cwdfm.data.dataset import SEED, Split, TokenData, Tokens, token_dtype
 from cwdfm.data.molecule_files import check_molecule_file, column_names, read_molecules, read_values
-from cwdfm.data.readers import find_column, reported, sha256
-from cwdfm.data.smiles import MAX_CHARACTERS, MoleculeTokenizer, SmilesTokenizer, canonical
+from cwdfm.data.properties import map_molecules
+from cwdfm.data.readers import Progress, find_column, reported, sha256
+from cwdfm.data.smiles import (
+    MAX_CHARACTERS,
+    SPECIAL,
+    MoleculeTokenizer,
+    SmilesTokenizer,
+    canonical,
+)
 from cwdfm.data.standardize import KEEP, MIXTURE, Standardize
 from cwdfm.errors import InputError, NotInstalled, check_integer
 from cwdfm.provenance import package_version
@@ -34,6 +41,7 @@ PREPARATION = 1
 
 MAX_LENGTH = 10**4  # every row is padded to the length, which costs memory
 _MAX_EXAMPLES = 5  # rows shown for each reason
+_ROWS = 1 << 14  # sequences renumbered at a time, which bounds the memory
 
 T = TypeVar("T")
 
@@ -73,6 +81,16 @@ class Row(NamedTuple):
     location: str  # for messages: "line 7", "qm9_part1.csv, line 7"
     smiles: str
     split: Split | None = None  # set if the dataset defines its own split
+
+
+class Molecule(NamedTuple):
+    """The molecule of one row, or the reason to drop it."""
+
+    smiles: str = ""  # canonical and standardized
+    tokens: Sequence[str] = ()
+    reason: str = ""
+    detail: str = ""
+    changed: Counter[str] | None = None  # 1 for each rule of `options.standardize` that changed it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +145,7 @@ class Molecules(ABC):
         tokenizer: MoleculeTokenizer | None = None,
         *,
         workers: int = 1,
-        progress: Callable[[int], object] | None = None,
+        progress: Progress = lambda *_: None,
     ) -> TokenData:
         """Read, canonicalize, split and tokenize the dataset.
 
@@ -137,13 +155,13 @@ class Molecules(ABC):
         unless there is another reason to drop them.
 
         tokenizer: determines the representation; None builds one unless the vocabulary is fixed.
-        progress: called periodically with the number of rows read.
+        progress: called periodically with the stage, the rows or molecules done, and their total.
         """
         if tokenizer is not None:
             options = replace(options, representation=type(tokenizer))
         elif self.tokens is not None and options.representation is SmilesTokenizer:
             tokenizer = SmilesTokenizer(self.tokens)
-        limit, condition, representation = options.limit, options.condition, options.representation
+        limit, condition = options.limit, options.condition
         table_columns = self.column_names() if condition else []
         check_names(self.name, condition, table_columns)
         matches = ((name, find_column(table_columns, name)) for name in condition)
@@ -155,19 +173,27 @@ class Molecules(ABC):
         changed, counts = Counter[str](), Counter[str]()
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # split by canonical SMILES, in file order
+        sequences = _Sequences(options.length)
         longest = 0  # tokens of the longest dropped molecule
-        rows = reported(self.rows(limit), progress)
-        for row, cells in zip(rows, table if in_table else repeat(()), strict=False):
+
+        def report_rows(done: int) -> None:
+            progress(f"reading {self.name}", done, None)
+
+        rows, ahead = tee(reported(self.rows(limit), report_rows))
+        read = map_molecules(partial(read_row, options), (row.smiles for row in ahead), workers)
+        for found, row, cells in zip(read, rows, table if in_table else repeat(()), strict=False):
             counts["read"] += 1
-            smiles, reason, detail = check_row(row.smiles, options, tokenizer, kept, changed)
+            changed.update(found.changed)
+            reason, detail = check_row(found, options.length, tokenizer, kept)
             if not reason:
-                kept[smiles] = row.split
+                kept[found.smiles] = row.split
+                sequences.add(found.tokens)
                 locations.append(row.location)
                 values.append(cells)
                 continue
             counts[reason] += 1
             if reason == "too_long":
-                longest = max(longest, len(representation.split(smiles)))
+                longest = max(longest, len(found.tokens))
             if len(shown := examples.setdefault(reason, [])) < _MAX_EXAMPLES:
                 shown.append(f"{row.location}: {row.smiles.strip()[:80]}{detail}")
         if longest:
@@ -178,9 +204,9 @@ class Molecules(ABC):
             report |= {MIXTURE: counts[MIXTURE], **changes}
         if len(kept) < 2:
             raise _too_few(self.name, len(kept), report, examples)
-        tokenizer = tokenizer or representation.build(kept)
+        tokenizer = tokenizer or options.representation(sequences.tokens)
         train, valid = split(list(kept.values()), options.seed)
-        x = pack(kept, tokenizer, options.length)
+        x = sequences.packed(tokenizer)
         report |= {"kept": len(kept), "train": len(train), "valid": len(valid)}
         columns = {}
         for name, column in zip(in_table, zip(*values, strict=True), strict=True):
@@ -254,38 +280,71 @@ class SmilesFile(Molecules):
         return {"file": self.path.name, "column": self.column, "sha256": sha256(self.path)}
 
 
+def read_row(options: MoleculeOptions, text: str) -> Molecule:
+    """Parse, canonicalize, standardize and tokenize one row."""
+    if not (text := text.strip()):
+        return Molecule(reason="blank", detail="(empty)")
+    if len(text) > MAX_CHARACTERS:
+        detail = f"... ({len(text):,} characters, at most {MAX_CHARACTERS:,})"
+        return Molecule(reason="unparsable", detail=detail)
+    if (smiles := canonical(text)) is None:
+        return Molecule(reason="unparsable")
+    changed = Counter[str]()
+    if options.standardize != KEEP and not (smiles := options.standardize(smiles, changed)):
+        return Molecule(reason=MIXTURE, changed=changed)
+    try:
+        return Molecule(smiles, options.representation.split(smiles), changed=changed)
+    except InputError as error:
+        return Molecule(reason="unparsable", detail=f" ({error})", changed=changed)
+
+
 def check_row(
-    text: str,
-    options: MoleculeOptions,
-    tokenizer: MoleculeTokenizer | None,
-    kept: Collection[str],
-    changed: Counter[str],
-) -> tuple[str, str, str]:
-    """Check one row; returns (canonical SMILES, reason to drop the row or "", details).
+    molecule: Molecule, length: int, tokenizer: MoleculeTokenizer | None, kept: Collection[str]
+) -> tuple[str, str]:
+    """The reason to drop a molecule, or "", and details.
 
     kept: the canonical SMILES kept so far; another row with one of them is a duplicate.
-    changed: counts the rows that each rule of `options.standardize` changed.
     """
-    if not (text := text.strip()):
-        return "", "blank", "(empty)"
-    if len(text) > MAX_CHARACTERS:
-        return "", "unparsable", f"... ({len(text):,} characters, at most {MAX_CHARACTERS:,})"
-    if (smiles := canonical(text)) is None:
-        return "", "unparsable", ""
-    if options.standardize != KEEP and not (smiles := options.standardize(smiles, changed)):
-        return "", MIXTURE, ""
-    try:
-        tokens = options.representation.split(smiles)
-    except InputError as error:
-        return "", "unparsable", f" ({error})"
+    smiles, tokens = molecule.smiles, molecule.tokens
+    if molecule.reason:
+        return molecule.reason, molecule.detail
     if tokenizer is not None and (unknown := tokenizer.unknown_tokens(tokens)):
-        return "", "unknown_tokens", f" (unknown: {' '.join(unknown)})"
-    if len(tokens) + 2 > options.length:
-        detail = f" ({len(tokens)} tokens plus <bos> and <eos>, length {options.length})"
-        return smiles, "too_long", detail
+        return "unknown_tokens", f" (unknown: {' '.join(unknown)})"
+    if len(tokens) + 2 > length:
+        return "too_long", f" ({len(tokens)} tokens plus <bos> and <eos>, length {length})"
     if smiles in kept:
-        return "", "duplicate", f" (same as {smiles})"
-    return smiles, "", ""
+        return "duplicate", f" (same as {smiles})"
+    return "", ""
+
+
+class _Sequences:
+    """Packed sequences. Tokens are numbered as they appear, until the vocabulary is known."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.number = {token: i for i, token in enumerate(SPECIAL)}
+        self.flat = array("i")
+
+    def add(self, tokens: Sequence[str]) -> None:
+        """Append `<bos> tokens <eos> <pad> ...`."""
+        pad, bos, eos = range(len(SPECIAL))
+        ids = [self.number.setdefault(token, len(self.number)) for token in tokens]
+        self.flat.extend([bos, *ids, eos, *[pad] * (self.length - len(ids) - 2)])
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The vocabulary, sorted."""
+        return tuple(sorted(self.number.keys() - set(SPECIAL)))
+
+    def packed(self, tokenizer: MoleculeTokenizer) -> Tokens:
+        """The sequences with the ids of the tokenizer, [n, length]."""
+        id_of = {token: i for i, token in enumerate((*SPECIAL, *tokenizer.tokens))}
+        ids = np.array([id_of[token] for token in self.number])
+        numbers = np.frombuffer(self.flat, np.intc).reshape(-1, self.length)
+        x: Tokens = np.empty(numbers.shape, token_dtype(tokenizer.vocab_size))
+        for start in range(0, len(x), _ROWS):
+            x[start : start + _ROWS] = ids[numbers[start : start + _ROWS]]
+        return x
 
 
 def split(own: list[Split | None], seed: int) -> tuple[list[int], list[int]]:

@@ -1,9 +1,12 @@
 """Molecular properties computed with RDKit, and a parallel map over molecules."""
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from cwdfm.data.smiles import parse, rdkit
@@ -13,6 +16,8 @@ from cwdfm.errors import RunError
 T = TypeVar("T")
 Report = Callable[[int], object]  # receives the number of molecules done
 _CHUNK = 128  # molecules sent to a worker at a time
+_FEW = 16  # up to this many chunks, starting processes takes longer than they save
+_IN_FLIGHT = 4  # chunks per worker that are sent or computed, but not yet used
 
 
 # Properties of an RDKit molecule. SA: synthetic accessibility from 1 (easy) to 10 (Ertl and
@@ -28,35 +33,54 @@ PROPERTIES: dict[str, Callable[[Any], float]] = {
 }
 
 
-def property_of(name: str, smiles: str) -> float:
-    """One of the `PROPERTIES` of a valid SMILES."""
-    return PROPERTIES[name](parse(smiles))
+def properties_of(names: Sequence[str], smiles: str) -> list[float]:
+    """Some of the `PROPERTIES` of a valid SMILES."""
+    molecule = parse(smiles)
+    return [PROPERTIES[name](molecule) for name in names]
 
 
 def map_molecules(
-    function: Callable[[str], T], texts: Sequence[str], workers: int, progress: Report
-) -> Iterable[T]:
+    function: Callable[[str], T],
+    texts: Iterable[str],
+    workers: int,
+    progress: Report = lambda _: None,
+) -> Iterator[T]:
     """Apply `function` to each text, in order, in several processes.
 
-    With more than one worker, a script needs an `if __name__ == "__main__":` guard.
+    Few texts are in flight, so `texts` may be read from a large file. With more than one worker, a
+    script needs an `if __name__ == "__main__":` guard.
     """
-    chunks = [texts[i : i + _CHUNK] for i in range(0, len(texts), _CHUNK)]
-    done: list[T] = []
-    if workers == 1 or len(chunks) < 2 * workers:
-        for chunk in chunks:
-            done += map(function, chunk)
-            progress(len(done))
-        return done
-    spawn = multiprocessing.get_context("spawn")  # fork is unsafe with torch's threads
-    with ProcessPoolExecutor(workers, spawn, exit_with_parent) as pool:
-        try:
-            for results in pool.map(_map_chunk, [function] * len(chunks), chunks):
-                done += results
-                progress(len(done))
-        except BrokenProcessPool as error:
-            raise RunError(f"a worker process died; {GUARD}") from error
-    return done
+    texts = iter(texts)
+    chunks = iter(lambda: list(islice(texts, _CHUNK)), [])
+    first = list(islice(chunks, _FEW + 1))
+    chunks = chain(first, chunks)
+    compute = partial(_map_chunk, function)
+    several = workers > 1 and len(first) > _FEW
+    done = 0
+    for results in _parallel(compute, chunks, workers) if several else map(compute, chunks):
+        done += len(results)
+        progress(done)
+        yield from results
 
 
-def _map_chunk(function: Callable[[str], T], texts: Sequence[str]) -> list[T]:
+def _map_chunk(function: Callable[[str], T], texts: list[str]) -> list[T]:
     return list(map(function, texts))
+
+
+def _parallel(
+    compute: Callable[[list[str]], list[T]], chunks: Iterable[list[str]], workers: int
+) -> Iterator[list[T]]:
+    spawn = multiprocessing.get_context("spawn")  # fork is unsafe with torch's threads
+    pool = ProcessPoolExecutor(workers, spawn, exit_with_parent)
+    pending: deque[Future[list[T]]] = deque()
+    try:
+        for chunk in chunks:
+            pending.append(pool.submit(compute, chunk))
+            if len(pending) > _IN_FLIGHT * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise RunError(f"a worker process died; {GUARD}") from error
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -25,6 +25,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _PROGRESS_EVERY = 1000  # rows
 
 T = TypeVar("T")
+Progress = Callable[[str, int, int | None], object]  # stage, units done, total if known
 
 
 def file_type(path: Path) -> str:

@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cwdfm.data.readers import Progress
 from cwdfm.errors import check_strings, load_extra
 from cwdfm.metrics.chemnet import Moments, activations
 from cwdfm.metrics.descriptors import Bags, Descriptors
-from cwdfm.metrics.reference_statistics import Progress, ReferenceStatistics
+from cwdfm.metrics.reference_statistics import ReferenceStatistics
 from cwdfm.metrics.tanimoto import similarities
 
 UNIQUE = {"unique@1k": 1000, "unique@10k": 10_000}

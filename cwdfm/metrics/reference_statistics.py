@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from cwdfm.cache import cache_path, cached, content_digest
 from cwdfm.data.dataset import damaged
 from cwdfm.data.moses import MOSES, TEST_SETS, published_statistics, read_test_set
-from cwdfm.data.properties import map_molecules, property_of
-from cwdfm.data.readers import readable
+from cwdfm.data.properties import map_molecules, properties_of
+from cwdfm.data.readers import Progress, readable
 from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.files import DAMAGED_ZIP, replacing
 from cwdfm.metrics.chemnet import Moments, activations
@@ -23,7 +23,6 @@ from cwdfm.metrics.tanimoto import pack_bits
 from cwdfm.provenance import package_version
 
 MAX_MOLECULES = 20_000  # for data without a benchmark test set; molecules are in random order
-Progress = Callable[[str, int, int | None], object]  # stage, units done, total if known
 _FORMAT = 1
 
 
@@ -68,8 +67,8 @@ class ReferenceStatistics:
             progress(f"SA of {name}", done, len(smiles))
 
         values = {key: np.array(published[key]["values"]) for key in SCORED}
-        compute = partial(property_of, "SA")
-        values["SA"] = np.array(list(map_molecules(compute, smiles, workers, report)))
+        compute = partial(properties_of, ["SA"])
+        values["SA"] = np.array(list(map_molecules(compute, smiles, workers, report)))[:, 0]
         moments = Moments(published["FCD"]["mu"].astype(np.float64), published["FCD"]["sigma"])
         counts = dict(published["Frag"]["frag"]), dict(published["Scaf"]["scaf"])
         return cls(moments, pack_bits(published["SNN"]["fps"]), *counts, values)

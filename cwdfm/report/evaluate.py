@@ -14,11 +14,10 @@ from cwdfm.data import (
     SmilesTokenizer,
     is_prepared,
 )
-from cwdfm.data.readers import file_type, is_table
+from cwdfm.data.readers import Progress, file_type, is_table
 from cwdfm.distributed import output
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import MARKER, check_output_folder, replacing, write_errors, write_json
-from cwdfm.metrics.reference_statistics import Progress
 from cwdfm.provenance import provenance
 from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import Evaluation, page

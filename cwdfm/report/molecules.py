@@ -7,12 +7,13 @@ from typing import Any
 
 from cwdfm.data import load_reference
 from cwdfm.data.fragments import Fragment, find_fragment
+from cwdfm.data.readers import Progress
 from cwdfm.data.reference import ReferenceMolecules
 from cwdfm.data.smiles import canonical
 from cwdfm.errors import load_extra
 from cwdfm.metrics.distribution import DistributionScores, distribution_scores
 from cwdfm.metrics.molecule import SCORES, MoleculeScores, histograms, score_molecules
-from cwdfm.metrics.reference_statistics import Progress, ReferenceStatistics, reference_statistics
+from cwdfm.metrics.reference_statistics import ReferenceStatistics, reference_statistics
 from cwdfm.provenance import package_version
 from cwdfm.report.figure import step_curves
 from cwdfm.report.molecule_plots import histogram_plot, molecule_grid, property_plot

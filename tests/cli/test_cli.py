@@ -85,6 +85,15 @@ def test_molecules_are_prepared_into_one_file(tmp_path: Path) -> None:
     assert {canonical(text) for text in randomized.texts("train")} == set(own.texts("train"))
 
 
+def test_prepare_names_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cwdfm.cli.progress._INTERVAL", -1.0)
+    path, out = tmp_path / "my.smi", tmp_path / "my.npz"
+    path.write_text("\n".join(MOLECULES * 30))
+    done = succeeded("prepare", path, "--condition", "logp", "qed", "--workers", 1, "--out", out)
+    lines = [line.split(":")[0] for line in done.stderr.splitlines()]
+    assert lines == ["reading my.smi", "properties"]
+
+
 def test_prepare_does_not_overwrite_other_files(tmp_path: Path) -> None:
     for name, smiles in (("my.smi", MOLECULES), ("other.smi", MOLECULES[1:])):
         (tmp_path / name).write_text("\n".join(smiles))

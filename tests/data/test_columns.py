@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cwdfm.data import TokenData, load, randomize
+from cwdfm.data import SmilesFile, Standardize, TokenData, canonical, load, randomize
+from cwdfm.data.molecules import MoleculeOptions
+from cwdfm.data.smiles import parse
 from cwdfm.errors import InputError
 
 pytest.importorskip("rdkit")
@@ -95,3 +97,53 @@ def test_many_texts_are_no_categories(tmp_path: Path, monkeypatch: pytest.Monkey
     path = table(tmp_path / "a.csv", {"v": ["1", "2", "3,5".replace(",", ";"), *"45678"]})
     with pytest.raises(InputError, match=r"'3;5'.*line 4"):
         load(path, condition=["v"], cache=False)
+
+
+def test_each_molecule_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rdkit.Chem import QED, Crippen, Descriptors, MolFromSmiles
+
+    load(table(tmp_path / "a.csv", {}), cache=False).save(tmp_path / "a.npz")
+    parsed: list[str] = []
+
+    def counted(smiles: str) -> object:
+        parsed.append(smiles)
+        return parse(smiles)
+
+    monkeypatch.setattr("cwdfm.data.properties.parse", counted)
+    data = load(tmp_path / "a.npz", condition=["logp", "qed", "weight"])
+    assert parsed == data.texts("train") + data.texts("valid")
+    functions = {"logp": Crippen.MolLogP, "qed": QED.qed, "weight": Descriptors.MolWt}
+    assert list(data.columns) == list(functions)
+    for name, function in functions.items():
+        assert values_of(data, name) == {text: function(MolFromSmiles(text)) for text in parsed}
+
+
+@pytest.mark.parametrize("representation", ["smiles", "selfies"])
+def test_processes_prepare_the_same_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, representation: str
+) -> None:
+    monkeypatch.setattr("cwdfm.data.properties._CHUNK", 3)  # more chunks than are in flight
+    monkeypatch.setattr("cwdfm.data.properties._FEW", 4)
+    rows = ["wrong!", "", "C" * 30, "CS.O", "[NH4+].C", "[S@@](C)(=O)CC"]
+    rows += [f"{'C' * (i % 12 + 1)}{end}" for i in range(24) for end in ("O", "N")]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["smiles,v", *(f"{row},{i}" for i, row in enumerate(rows))]))
+    how = {"representation": representation, "condition": ["v", "qed", "rings"], "cache": False}
+    how["standardize"] = Standardize(components="largest", charges="neutralize")
+    one, two = (load(path, workers=workers, **how) for workers in (1, 2))  # type: ignore[arg-type]
+    assert two.fingerprint == one.fingerprint
+    assert (two.report, two.examples, two.source) == (one.report, one.examples, one.source)
+    dropped = {"blank": 1, "too_long": 0, "unparsable": 1, "duplicate": 24}
+    assert {name: two.report[name] for name in dropped} == dropped
+    numbers = {str(canonical(row)): float(i) for i, row in reversed(list(enumerate(rows[6:], 6)))}
+    found = values_of(two, "v")
+    assert {text: found[text] for text in numbers} == numbers
+
+
+def test_progress_names_the_stages(tmp_path: Path) -> None:
+    path = tmp_path / "a.smi"
+    path.write_text("CC\nCO\nCN\n" * 400)
+    calls: list[tuple[str, int, int | None]] = []
+    options = MoleculeOptions(8, condition=["logp"])
+    SmilesFile.of(path).prepare(options, progress=lambda *call: calls.append(call))
+    assert calls == [("reading a.smi", 1000, None), ("properties", 3, 3)]

@@ -261,7 +261,7 @@ def test_statistics_are_cached(
 def test_processes_give_the_same_result_in_order() -> None:
     texts = [f"{'C' * (i % 5 + 1)}{i % 7}" for i in range(600)]
     done: list[int] = []
-    assert map_molecules(len, texts, 2, done.append) == [len(text) for text in texts]
+    assert list(map_molecules(len, texts, 2, done.append)) == [len(text) for text in texts]
     assert done[-1] == 600
 
 
