@@ -7,9 +7,9 @@ Prepare the data once, where RDKit and molsets are installed:
 
 Then run these on the machine with the GPU, which needs neither, as often as necessary:
 
-    python -m experiments.studies.moses train --data DATA.npz ... --work W --minutes 9 RUN ...
-    python -m experiments.studies.moses sample --work W --minutes 5 RUN ...
-    python -m experiments.studies.moses pack --work W --out DIR RUN ...
+    python -m experiments.studies.moses train RUN ... --data DATA.npz ... --work W --minutes 9
+    python -m experiments.studies.moses sample RUN ... --work W --minutes 5
+    python -m experiments.studies.moses pack RUN ... --work W --out DIR
 
 `train` starts all named runs at the same time, because one small network does not fill a GPU. Each
 run uses the data of its representation (SMILES or SELFIES). It stops them after `--minutes`, and the
@@ -276,7 +276,7 @@ def main() -> None:
     )
     parser.add_argument("--n", type=int, default=0, help="samples; 0 for the scale's number")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_intermixed_args()
+    options = parser.parse_args()
     if unknown := [name for name in options.runs if name not in RUNS]:
         parser.error(f"unknown runs {', '.join(unknown)}; choose from {', '.join(RUNS)}")
     required = {"train": ("data", "work"), "sample": ("work",), "pack": ("work", "out")}
