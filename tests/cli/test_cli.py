@@ -86,6 +86,7 @@ def test_molecules_are_prepared_into_one_file(tmp_path: Path) -> None:
 
 
 def test_prepare_names_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("cwdfm.cli.progress._INTERVAL", -1.0)
     path, out = tmp_path / "my.smi", tmp_path / "my.npz"
     path.write_text("\n".join(MOLECULES * 30))
