@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +19,12 @@ from cwdfm.cli.options import (
 )
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import solver_config
+from cwdfm.cli.streams import STREAM, standard_input, standard_output
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import check_output_file
 from cwdfm.generation import generate
 from cwdfm.language import LanguageModel
+from cwdfm.language.prompts import check_conversation, encode_prompts
 from cwdfm.language.session import CacheKind
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance
@@ -30,6 +32,7 @@ from cwdfm.sample_file import PartialSamples, SampleFile, check_format, write_sa
 from cwdfm.solver_config import Name, SolverConfig, build_solver
 
 KINDS = ("prompt", "messages", "template")
+FORMATS = (".jsonl", ".csv")  # texts may contain line breaks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +41,16 @@ class Options:
 
     The prompts are a .txt file with one prompt per line, or a .jsonl file. In JSON lines, every
     line is a string, or an object with one of "prompt", "messages" (a conversation to answer) or
-    "template" (a text with holes: [12] is twelve tokens). This help shows the options of the solver
-    chosen with --solver. --threshold 0.9 without --solver reveals, in each step, all tokens with at
-    least this probability, at temperature 0.
+    "template" (a text with holes: [12] is twelve tokens). Standard input is read as JSON lines if
+    it starts with an object, and otherwise as one prompt per line. This help shows the options of
+    the solver chosen with --solver. --threshold 0.9 without --solver reveals, in each step, all
+    tokens with at least this probability, at temperature 0.
     """
 
     model: str  # MODEL (first argument): a folder, or owner/name on the hub
-    prompts: Path  # file of prompts: .jsonl or .txt
-    out: Path  # output file: .jsonl (text, tokens, provenance) or .csv
+    prompts: Path  # file of prompts: .jsonl or .txt; - is standard input
+    # Output file: .jsonl (text, tokens, provenance) or .csv. - is standard output, as JSON lines.
+    out: Path
     chat: bool = False  # format every prompt as a user message with the model's chat template
     max_new_tokens: int = 128  # maximum number of tokens to generate
     block_length: int | None = None  # tokens per block; default: the model's
@@ -73,18 +78,27 @@ def main(arguments: list[str]) -> None:
         argv,
         lambda missing: Options(model=missing, prompts=missing, out=missing, solver_options=config),
     )
-    with by_flags(Options, **{field.name: field.name for field in fields(config)}):
-        check_format(options.out)
+    streamed = str(options.out) == STREAM
+    with (
+        by_flags(Options, **{field.name: field.name for field in fields(config)}),
+        standard_output(options.out, "texts.jsonl") as out,
+        standard_input([str(options.prompts)], ".txt") as (prompts,),
+    ):
+        options = replace(options, out=out)
+        check_format(options.out, FORMATS)
         PartialSamples(options.out, {}).discard_if_written()
         check_output_file(options.out, force=options.force)
         check_integer("max_new_tokens", options.max_new_tokens)
-        texts = read_prompts(options.prompts, chat=options.chat)
+        check_integer("batch_size", options.batch_size)
+        texts = read_prompts(Path(prompts), chat=options.chat)
         solver: dict[str, Any] = {}
         if options.solver != "auto":
             solver["solver"] = build_solver(options.solver, options.solver_options)
         elif "temperature" in fields_given(SolverConfig, argv):
             solver["temperature"] = options.solver_options.temperature
-        _run(options, texts, solver)
+        summary = _run(options, texts, solver)
+    if not streamed:
+        print(f"written: {summary}")
 
 
 def with_threshold(argv: list[str]) -> list[str]:
@@ -96,7 +110,8 @@ def with_threshold(argv: list[str]) -> list[str]:
     return [*argv, "--solver", "threshold", *temperature]
 
 
-def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) -> None:
+def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) -> str:
+    """Generate and write the texts; returns a summary."""
     dtype = None if options.dtype == "auto" else getattr(torch, options.dtype)
     model = load(
         options.model, options.device, revision=options.revision, dtype=dtype,
@@ -110,6 +125,7 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
     names = ("max_new_tokens", "block_length", "steps", "cache", "seed", "batch_size")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     (prompts,) = texts.values()
+    encode_prompts(model, options.max_new_tokens, **texts)  # reports errors before any work starts
     irrelevant = {"out": None, "force": None, "batch_size": None, "device": None}
     settings = {name: str(value) for name, value in (asdict(options) | irrelevant).items()}
     partial = PartialSamples(options.out, settings | texts)
@@ -136,16 +152,23 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
         write_samples(options.out, file)
         partial.discard()
     rate = f"{new / max(1, evaluations):.2f} tokens per evaluation"
-    print(f"written: {len(done)} texts to {options.out} ({new} tokens, {rate})")
+    return f"{len(done)} texts to {options.out} ({new} tokens, {rate})"
 
 
 def read_prompts(path: Path, *, chat: bool) -> dict[str, list[Any]]:
     """Read prompts, messages or templates from a file, as an argument of `generate`."""
+    if path.suffix not in (".jsonl", ".txt"):
+        raise InputError(
+            f"--prompts must be a .jsonl or .txt file, or {STREAM} for standard input, got "
+            f"{str(path)!r}; write one JSON object or one prompt per line"
+        )
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = path.read_bytes().decode("utf-8-sig")  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--prompts {path} cannot be read ({error}); pass a text file") from error
-    rows = [_parse_line(path, i, line) for i, line in enumerate(lines, start=1)]
+    # Not `splitlines`: JSON strings may contain other line separators, such as U+2028.
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    rows = [_parse_line(path, i, line) for i, line in enumerate(lines, start=1) if line.strip()]
     kinds = {kind for kind, _ in rows}
     if len(kinds) != 1:
         mixed = f"mixes {' and '.join(sorted(kinds))}" if kinds else "contains no prompts"
@@ -162,19 +185,24 @@ def _parse_line(path: Path, number: int, line: str) -> tuple[str, Any]:
     """The kind of one line (one of KINDS) and its content."""
     if path.suffix != ".jsonl":
         return "prompt", line
+    place = f"{path}:{number}"
     try:
         content = json.loads(line)
     except ValueError as error:
         raise InputError(
-            f"{path}:{number} is not valid JSON ({error}); write one object per line, or name the "
-            f"file .txt"
+            f"{place} is not valid JSON ({error}); write one object per line, or name the file .txt"
         ) from error
     if isinstance(content, str):
         return "prompt", content
     present = [kind for kind in KINDS if isinstance(content, Mapping) and kind in content]
     if len(present) != 1:
         raise InputError(
-            f"{path}:{number} must be a string, or an object with one of {', '.join(KINDS)}, got "
+            f"{place} must be a string, or an object with one of {', '.join(KINDS)}, got "
             f"{line[:80]}"
         )
-    return present[0], content[present[0]]
+    (kind,), value = present, content[present[0]]
+    if kind == "messages":
+        check_conversation(f"messages of {place}", value)
+    elif not isinstance(value, str):
+        raise InputError(f"{kind} of {place} must be a string, got {line[:80]}")
+    return kind, value

@@ -41,9 +41,9 @@ class Prompt:
 def encode_prompts(
     model: LanguageModel,
     max_new_tokens: int,
-    prompts: Sequence[str] | None,
-    messages: Sequence[Sequence[Mapping[str, str]]] | None,
-    templates: Sequence[str] | None,
+    prompts: Sequence[str] | None = None,
+    messages: Sequence[Sequence[Mapping[str, str]]] | None = None,
+    templates: Sequence[str] | None = None,
 ) -> list[Prompt]:
     """Encode prompts, messages or templates, exactly one of which must be given."""
     given = [name for name, x in _named(prompts, messages, templates) if x is not None]
@@ -65,14 +65,18 @@ def encode_prompts(
         assert templates is not None
         check_strings("templates", templates)
         _check_unicode(templates)
-        return [_checked(model, _encode_template(model, text), text) for text in templates]
-    texts = prompts or [str(each)[:80] for each in messages or ()]
-    encoded = []
-    for ids, text in zip(rows, texts, strict=True):
-        end = _closing(model) if model.frames else []
-        ids = ids[: -len(end)] if end and ids[-len(end) :] == end else ids
-        encoded.append(_checked(model, Prompt(list(ids), max_new_tokens, end), text))
-    return encoded
+        if model.mask_id is None:
+            raise InputError(
+                f"{model.family} has no mask token and generates only whole blocks after a prompt, "
+                f"so it cannot fill the holes of templates; use prompts or messages",
+                fields=("templates",),
+            )
+        encoded = [_encode_template(model, text) for text in templates]
+        return _checked(model, encoded, templates)
+    end = _closing(model) if model.frames else []
+    rows = [ids[: -len(end)] if end and ids[-len(end) :] == end else ids for ids in rows]
+    texts = prompts or [str(each) for each in messages or ()]
+    return _checked(model, [Prompt(list(ids), max_new_tokens, end) for ids in rows], texts)
 
 
 def _named(*values: object) -> Iterator[tuple[str, object]]:
@@ -80,15 +84,24 @@ def _named(*values: object) -> Iterator[tuple[str, object]]:
 
 
 def _check_messages(messages: Any) -> Sequence[Sequence[Mapping[str, str]]]:
-    conversations = list(messages) if isinstance(messages, list | tuple) else []
-    for conversation in conversations or [messages]:
-        known = isinstance(conversation, list | tuple) and len(conversation) > 0
-        if not known or not all(map(_is_message, conversation)):
-            raise InputError(
-                "messages must be a list of conversations, each a list of messages such as "
-                f"{{'role': 'user', 'content': 'Hello'}}, got {describe(conversation)}"
-            )
-    return conversations
+    if not isinstance(messages, list | tuple) or not messages or _is_message(messages[0]):
+        raise InputError(
+            f"messages must be a list of conversations, got {describe(messages)}; for a single "
+            f"conversation pass [messages]"
+        )
+    for number, conversation in enumerate(messages):
+        check_conversation(f"messages[{number}]", conversation)
+    return messages
+
+
+def check_conversation(name: str, messages: Any) -> None:
+    """Require a list of messages that chat templates support."""
+    valid = isinstance(messages, list | tuple) and len(messages) > 0
+    if not valid or not all(map(_is_message, messages)):
+        raise InputError(
+            f"{name} must be a conversation, a list of messages such as "
+            f"{{'role': 'user', 'content': 'Hello'}}, got {describe(messages)}"
+        )
 
 
 def _check_unicode(texts: Sequence[str]) -> None:
@@ -146,24 +159,24 @@ def _closing(model: LanguageModel) -> list[int]:
     return first[-1:] if first and first[-1] in ends else []
 
 
-def _checked(model: LanguageModel, prompt: Prompt, text: str) -> Prompt:
-    if not prompt.before:
-        raise InputError(
-            "a prompt is empty; pass at least one token, for example the start of the text"
-        )
-    if prompt.length > model.length:
-        raise InputError(
-            f"the prompt {text[:40]!r} has {len(prompt.before)} tokens, and with "
-            f"{prompt.new} new ones it exceeds the {model.length} of the model's context; shorten "
-            f"it, or decrease max_new_tokens",
-            fields=("max_new_tokens",),
-        )
-    if model.mask_id is not None and model.mask_id in prompt.before:
-        raise InputError(
-            f"the prompt {text[:40]!r} contains the mask token; write templates with holes such "
-            f"as [3] to fill in tokens"
-        )
-    return prompt
+def _checked(model: LanguageModel, prompts: list[Prompt], texts: Sequence[str]) -> list[Prompt]:
+    for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True), start=1):
+        name = f"prompt {number} of {len(prompts)} ({text[:40]!r})"
+        if not prompt.before:
+            raise InputError(f"{name} is empty; pass at least one token, or leave it out")
+        if prompt.length > model.length:
+            raise InputError(
+                f"{name} has {len(prompt.before)} tokens, and with {prompt.new} new ones it "
+                f"exceeds the model's context of {model.length} tokens; shorten it, or decrease "
+                f"max_new_tokens",
+                fields=("max_new_tokens",),
+            )
+        if model.mask_id is not None and model.mask_id in prompt.before:
+            raise InputError(
+                f"{name} contains the mask token; write templates with holes such as [3] to fill "
+                f"in tokens"
+            )
+    return prompts
 
 
 def first_block(model: LanguageModel, prompt: Prompt) -> int:

@@ -1,5 +1,6 @@
 """`cwdfm sample MODEL --prompts FILE`."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,38 @@ def test_chat_turns_prompts_into_messages(folder: Path, tmp_path: Path) -> None:
     assert read_samples(Path(out)).tokens == expected.tokens
 
 
+def test_lines_of_other_programs(tmp_path: Path) -> None:
+    """A byte order mark, line ends of Windows, empty lines and U+2028 within a string."""
+    path = tmp_path / "p.jsonl"
+    path.write_bytes('\ufeff"the cat"\r\n\r\n{"prompt": "a\u2028dog"}\r\n'.encode())
+    assert sample_prompts.read_prompts(path, chat=False) == {"prompts": ["the cat", "a\u2028dog"]}
+    path = tmp_path / "p.txt"
+    path.write_bytes("\ufeffthe cat\r\n\r\na dog".encode())
+    assert sample_prompts.read_prompts(path, chat=False) == {"prompts": ["the cat", "a dog"]}
+
+
+def test_errors_come_before_any_work(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also errors of prompts in later batches, which the message numbers."""
+    prompts, out = write(tmp_path / "p.jsonl", ["the cat", "moon", ""]), str(tmp_path / "o.jsonl")
+    monkeypatch.setattr(sample_prompts, "generate", lambda *_, **__: pytest.fail("called"))
+    flags = ["--batch-size", "1", "--max-new-tokens", "4"]
+    with pytest.raises(cwdfm.InputError, match="prompt 3 of 3"):
+        sample_prompts.main([str(folder), "--prompts", prompts, "--out", out, *flags])
+
+
+def test_streams(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat\nmoon\n")))
+    words = ["--prompts", "-", "--out", "-", "--max-new-tokens", "4"]
+    sample_prompts.main([str(folder), *words])
+    _, *rows = map(json.loads, capsys.readouterr().out.splitlines())
+    expected = cwdfm.generate(cwdfm.load(folder), prompts=["the cat", "moon"], max_new_tokens=4)
+    assert [row["tokens"] for row in rows] == expected.tokens
+
+
 def test_bad_input_ends_with_code_2(folder: Path, tmp_path: Path) -> None:
     good = write(tmp_path / "good.jsonl", ["the cat"])
     cases: list[tuple[str, list[str], str]] = [
@@ -141,6 +174,18 @@ def test_bad_input_ends_with_code_2(folder: Path, tmp_path: Path) -> None:
             ["--prompts", good, "--solver", "edit", "--edit-threshold", "2"],
             "--edit-threshold must be a probability",
         ),
+        (str(folder), ["--prompts", good, "--batch-size", "0"], "--batch-size"),
+        (str(folder), ["--prompts", write(tmp_path / "d.csv", ["a"])], "d.csv"),
+        (
+            str(folder),
+            ["--prompts", write(tmp_path / "e.jsonl", ["a", {"prompt": 3}])],
+            "e.jsonl:2",
+        ),
+        (
+            str(folder),
+            ["--prompts", write(tmp_path / "f.jsonl", [{"messages": [{"role": "user"}]}])],
+            "f.jsonl:1",
+        ),
         ("qm9-mask-small", ["--prompts", good], "--prompts requires"),
     ]
     for model, flags, facts in cases:
@@ -148,3 +193,4 @@ def test_bad_input_ends_with_code_2(folder: Path, tmp_path: Path) -> None:
         assert facts in rejected("sample", model, "--out", out, *flags)
         assert not out.exists()
     assert "--prompts" in rejected("sample", folder, "--out", tmp_path / "out.jsonl")
+    assert ".txt" in rejected("sample", folder, "--prompts", good, "--out", tmp_path / "out.txt")

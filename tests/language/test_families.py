@@ -203,6 +203,8 @@ def test_gemma_texts_do_not_depend_on_their_batch(gemma: Any, solver: Any) -> No
     assert EOS not in [token for row in together.tokens for token in row]
     with pytest.raises(cwdfm.InputError, match="threshold"):
         cwdfm.generate(model, prompts=prompts, max_new_tokens=4, threshold=0.9)
+    with pytest.raises(cwdfm.InputError, match="templates"):
+        cwdfm.generate(model, templates=["the [2] sat"])
 
 
 def test_unknown_and_damaged_folders(tmp_path: Path) -> None:
