@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cwdfm.data.fragments import Fragment, expand_holes, has_ranges
 from cwdfm.data.smiles import SmilesTokenizer
-from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.errors import InputError, check_instance, check_integer, names_options
 from cwdfm.guidance import Guidance
 from cwdfm.guidance.base import check_guidance, guide
 from cwdfm.language.generate import generate_text
@@ -26,7 +26,7 @@ from cwdfm.postprocess import Refine, Reject, Resample
 from cwdfm.recommendation import recommend_for
 from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples, Solver
-from cwdfm.solver.base import with_temperature
+from cwdfm.solver.base import with_draws
 from cwdfm.solver.sample import Progress
 from cwdfm.solver_config import make_solver
 from cwdfm.trained import Trained, auto_batch_size, prompt_tokens
@@ -53,11 +53,13 @@ def generate(trained: Any, solver: Any = None, **options: Any) -> Any:
     """
     if isinstance(trained, LanguageModel):
         return generate_text(trained, solver=solver, **options)
+    _check_trained(trained)
     if (fragment := options.pop("fragment", None)) is not None:
         return generate_with_fragment(trained, fragment, solver, **options)
     return generate_samples(trained, solver, **options)
 
 
+@names_options
 def generate_samples(
     trained: Trained,
     solver: object = None,
@@ -66,6 +68,7 @@ def generate_samples(
     steps: int = 64,
     evaluations: int | None = None,
     temperature: float | None = None,
+    top_p: float | None = None,
     seed: int = 0,
     grid: Spacing | Tensor = "t",
     length: int | None = None,
@@ -92,6 +95,7 @@ def generate_samples(
             with its own steps, grid and resampling (see `cwdfm.recommend`).
         temperature: The sampling temperature; overrides the solver's. 0 selects the most
             likely token.
+        top_p: Draw from the most likely tokens with this total probability; overrides the solver's.
         seed: The random seed.
         grid: The time grid (see `cwdfm.sample`).
         length: The sequence length. The default is the model's. Other lengths are possible, up to
@@ -114,11 +118,7 @@ def generate_samples(
             Postprocessing is not recorded.
         progress: Called as `progress(k)` when k sequences have taken a step.
     """
-    if not isinstance(trained, Trained):
-        raise InputError(
-            f"generate requires a model returned by cwdfm.load, got a {type(trained).__name__}; "
-            f"for a plain network use cwdfm.sample"
-        )
+    _check_trained(trained)
     check_integer("n", n)
     check_integer("steps", steps)
     if evaluations is not None:
@@ -135,7 +135,7 @@ def generate_samples(
             )
         chosen = recommend_for(trained.method, evaluations, length or trained.length)
         solver, steps, grid, resample = chosen.options.values()
-    solver = _find_solver(trained.method, solver, temperature)
+    solver = _find_solver(trained.method, solver, temperature=temperature, top_p=top_p)
     if isinstance(trained.tokenizer, SmilesTokenizer) and has_ranges(template):
         sample_numbers = range(n) if index is None else index.tolist()
         template = [expand_holes(str(template), seed, number) for number in sample_numbers]
@@ -172,6 +172,14 @@ def generate_samples(
         labels = {"tokenizer": tokenizer.to_json(), "name": repr(solver), "seed": seed}
         recording = replace(recording, labels=labels)
     return replace(samples, decode=tokenizer.decode, recording=recording)
+
+
+def _check_trained(trained: object) -> None:
+    if not isinstance(trained, Trained):
+        raise InputError(
+            f"generate requires a model returned by cwdfm.load, got a {type(trained).__name__}; "
+            f"for a plain network use cwdfm.sample"
+        )
 
 
 def check_model(trained: Trained, guidance: Sequence[Guidance]) -> None:
@@ -295,11 +303,11 @@ def _check_flow_options(
         )
 
 
-def _find_solver(method: Method, solver: object, temperature: float | None) -> object:
-    """Return a solver, by object or name, with this temperature; None for the method's default."""
-    options = {} if temperature is None else {"temperature": temperature}
-    if isinstance(solver, str) or (solver is None and options):
+def _find_solver(method: Method, solver: object, **draws: float | None) -> object:
+    """Return a solver, by object or name, with these draws; None for the method's default."""
+    given = {name: value for name, value in draws.items() if value is not None}
+    if isinstance(solver, str) or (solver is None and given):
         return method.adapt(
-            make_solver(method.default_solver if solver is None else solver, **options)
+            make_solver(method.default_solver if solver is None else solver, **given)
         )
-    return solver if temperature is None else with_temperature(solver, temperature)
+    return with_draws(solver, **given)

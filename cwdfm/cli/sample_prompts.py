@@ -54,8 +54,11 @@ class Options:
     chat: bool = False  # format every prompt as a user message with the model's chat template
     max_new_tokens: int = 128  # maximum number of tokens to generate
     block_length: int | None = None  # tokens per block; default: the model's
+    stop: tuple[str, ...] = ()  # strings that end a text, like the model's end tokens
     steps: int | None = None  # total number of steps; default: the model's, or one per token
-    solver: Name = "auto"  # auto: the most confident token first, at temperature 0
+    # auto: the model's default, which reveals the most confident token first, at temperature 0
+    # (DiffusionGemma: an entropy bound, at temperature 0.6). --temperature and --top-p override it.
+    solver: Name = "auto"
     solver_options: SolverConfig = field(default_factory=SolverConfig)
     cache: CacheKind | None = None  # KV cache: none, exact, or the approximations prefix and dual
     seed: int = 0  # random seed
@@ -94,8 +97,9 @@ def main(arguments: list[str]) -> None:
         solver: dict[str, Any] = {}
         if options.solver != "auto":
             solver["solver"] = build_solver(options.solver, options.solver_options)
-        elif "temperature" in fields_given(SolverConfig, argv):
-            solver["temperature"] = options.solver_options.temperature
+        else:  # the defaults are those of the model's default solver
+            given = fields_given(SolverConfig, argv)
+            solver |= {name: getattr(options.solver_options, name) for name in sorted(given)}
         summary = _run(options, texts, solver)
     if not streamed:
         print(f"written: {summary}")
@@ -124,9 +128,12 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
         )
     names = ("max_new_tokens", "block_length", "steps", "cache", "seed", "batch_size")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
+    chosen["stop"] = options.stop or None
     (prompts,) = texts.values()
     encode_prompts(model, options.max_new_tokens, **texts)  # reports errors before any work starts
-    irrelevant = {"out": None, "force": None, "batch_size": None, "device": None}
+    irrelevant: dict[str, Any] = {"out": None, "force": None, "batch_size": None, "device": None}
+    if "solver" not in solver:
+        irrelevant["solver_options"] = solver
     settings = {name: str(value) for name, value in (asdict(options) | irrelevant).items()}
     partial = PartialSamples(options.out, settings | texts)
     with partial.lock(force=options.force):

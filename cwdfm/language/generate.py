@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from cwdfm.baselines.bd3lm.solver import check_fixed, cut_windows, weight_radius
-from cwdfm.errors import check_bool, check_callable, check_instance, check_integer
+from cwdfm.errors import (
+    InputError,
+    NotFinite,
+    check_bool,
+    check_callable,
+    check_instance,
+    check_integer,
+    names_options,
+)
 from cwdfm.language.block import BlockModel, Constraint, Limits
 from cwdfm.language.model import LanguageModel
 from cwdfm.language.options import (
@@ -33,6 +41,7 @@ from cwdfm.solver import Solver, State, TopK
 from cwdfm.source import MaskSource
 
 
+@names_options
 @torch.no_grad()
 def generate_text(
     model: LanguageModel,
@@ -46,6 +55,7 @@ def generate_text(
     threshold: float | None = None,
     solver: Solver | str | None = None,
     temperature: float | None = None,
+    top_p: float | None = None,
     grid: Spacing | Tensor = "t",
     cache: CacheKind | None = None,
     stop: Collection[str | int] | None = None,
@@ -79,10 +89,12 @@ def generate_text(
             temperature 0, which reveals the most confident tokens first, or `EntropyBound` at
             temperature 0.6 for models without a mask token.
         temperature: The sampling temperature; overrides the solver's.
+        top_p: Draw from the most likely tokens with this total probability; overrides the solver's.
         grid: The time grid within a block (see `cwdfm.sample`).
         cache: "none", "prefix", "dual" or "exact" (see `ColumnSession`). The default is "exact" if
             the model supports it, and "none" otherwise. "prefix" and "dual" are approximations.
-        stop: Token ids and strings that end a text. The default is the model's end tokens.
+        stop: Token ids and strings that end a text. Strings alone are used in addition to the
+            model's end tokens; ids replace them, and an empty list disables them.
         hold_stop: Draw an end token only at the first masked position of a block. Otherwise
             confident end tokens far ahead would truncate texts.
         never: Ids that are never drawn.
@@ -95,7 +107,9 @@ def generate_text(
         callback: Called after every step with the current texts of all prompts, in which `OPEN`
             stands for every token that has not been drawn yet.
     """
-    check_instance("model", model, LanguageModel, "cwdfm.load('LLaDA-8B-Instruct')")
+    check_instance("model", model, LanguageModel, "cwdfm.load('GSAI-ML/LLaDA-8B-Instruct')")
+    # First, because a text passed without `prompts=` is taken for the solver.
+    solver = find_solver(model, solver, threshold, temperature=temperature, top_p=top_p)
     check_integer("max_new_tokens", max_new_tokens)
     encoded = encode_prompts(model, max_new_tokens, prompts, messages, templates)
     check_seed(seed)
@@ -105,9 +119,11 @@ def generate_text(
         check_integer("steps", steps)
     check_callable("constraint", constraint)
     check_callable("callback", callback)
+    if templates is not None and stop:
+        raise InputError("stop does not apply to templates, which are complete texts; omit it")
     stop_ids, stop_texts = find_stop(model, stop)
     options = Options(
-        solver=cut_windows(find_solver(model, solver, threshold, temperature)),
+        solver=cut_windows(solver),
         block_length=find_block(model, block_length, templates is not None),
         steps=steps,
         grid=grid,
@@ -124,7 +140,15 @@ def generate_text(
     results = Results(model, encoded, options)
     with evaluating(model.network):
         for batch in _batches(model, encoded, weight_radius(options.solver), batch_size):
-            _Batch(model, options, batch, index, results).run()
+            try:
+                _Batch(model, options, batch, index, results).run()
+            except NotFinite as error:
+                if constraint is None:
+                    raise
+                raise NotFinite(
+                    f"{error}. These are the logits after constraint, which must leave at least "
+                    f"one token for every position"
+                ) from error
     return results.finish()
 
 

@@ -14,7 +14,7 @@ from cwdfm.language.model import LanguageModel
 from cwdfm.language.session import CacheKind
 from cwdfm.schedule import Spacing
 from cwdfm.solver import EntropyBound, Solver, Threshold, TopK
-from cwdfm.solver.base import with_temperature
+from cwdfm.solver.base import with_draws
 from cwdfm.solver_config import make_solver
 
 
@@ -71,14 +71,16 @@ def find_cache(model: LanguageModel, cache: CacheKind | None) -> CacheKind:
 def find_solver(
     model: LanguageModel,
     solver: Solver | str | None,
-    threshold: float | None,
-    temperature: float | None,
+    threshold: float | None = None,
+    **draws: float | None,
 ) -> Solver:
-    """The solver to use within a block."""
+    """The solver to use within a block, with these options of its draws."""
     masked = model.mask_id is not None
     if threshold is not None:
         if solver is not None or not masked:
-            reason = "with a solver" if masked else f"with {model.family}, which has no mask token"
+            reason = f"with {model.family}, which has no mask token"
+            if masked:
+                reason = "with a solver; set it in the solver, as in cwdfm.Threshold(0.9)"
             raise InputError(f"threshold must be omitted {reason}", fields=("threshold",))
         solver = Threshold(threshold, temperature=0.0)
     elif solver is None:
@@ -92,16 +94,14 @@ def find_solver(
             fields=("solver",),
         )
     check_instance("solver", solver, Solver, "TopK(temperature=0.0)")
-    if temperature is not None:
-        solver = with_temperature(solver, temperature)
-    assert isinstance(solver, Solver)
-    return solver
+    drawn: Solver = with_draws(solver, **draws)
+    return drawn
 
 
 def find_stop(
     model: LanguageModel, stop: Collection[str | int] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The token ids and the strings that end a text."""
+    """The token ids and the strings that end a text; strings alone keep the model's end tokens."""
     if stop is None:
         return model.stop_ids, ()
     if isinstance(stop, str) or not isinstance(stop, Collection):
@@ -112,7 +112,7 @@ def find_stop(
     if "" in texts:
         raise InputError("stop contains an empty text; omit it", fields=("stop",))
     ids = [each for each in stop if not isinstance(each, str)]
-    return check_ids(model, "stop", ids), texts
+    return model.stop_ids if texts and not ids else check_ids(model, "stop", ids), texts
 
 
 def check_ids(model: LanguageModel, name: str, ids: Any) -> tuple[int, ...]:

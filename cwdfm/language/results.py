@@ -20,7 +20,7 @@ class Generated:
     """Generated texts, in the order of the prompts."""
 
     texts: list[str]  # without prompts and special tokens; the complete text for a template
-    tokens: list[list[int]]  # the new tokens before the end token; all tokens for a template
+    tokens: list[list[int]]  # the new tokens before the end; all tokens for a template
     evaluations: Tensor  # [B] int64: number of network evaluations
     new_tokens: Tensor  # [B] int64: number of tokens that were generated and kept
 
@@ -75,14 +75,22 @@ class Results:
 
     def finish(self) -> Generated:
         """The result, once all texts are complete."""
-        numbers = range(len(self.prompts))
-        tokens = [self._kept(number) for number in numbers]
+        texts = [self.text(number) for number in range(len(self.prompts))]
+        tokens = [self._of_text(number, text) for number, text in enumerate(texts)]
         new = [
             prompt.free if prompt.is_template else len(row)
             for prompt, row in zip(self.prompts, tokens, strict=True)
         ]
-        texts = [self.text(number) for number in numbers]
         return Generated(texts, tokens, self.evaluations.cpu(), torch.tensor(new))
+
+    def _of_text(self, number: int, text: str) -> list[int]:
+        """The tokens of a text, which may end before a stop string."""
+        row = [token for token in self._kept(number) if token >= 0]
+        if self.options.stop_texts:
+            decode = self.model.tokenizer.decode
+            while row and len(decode(row, skip_special_tokens=True)) > len(text):
+                row = row[:-1]
+        return row
 
     def _kept(self, number: int) -> list[int]:
         """The tokens before the first end token."""

@@ -31,7 +31,7 @@ from cwdfm.postprocess.base import (
     describe_like,
 )
 from cwdfm.schedule import Schedule, Spacing
-from cwdfm.solver.base import Solver, with_temperature
+from cwdfm.solver.base import Solver, with_draws
 from cwdfm.solver.sample import Samples, Start, sample
 from cwdfm.source import Source
 from cwdfm.weight import Weight
@@ -80,9 +80,7 @@ class Refine(Postprocess):
 
     def adjust(self, solver: Solver) -> Solver:
         """Return the solver with the temperature of the refinement."""
-        if self.temperature is None:
-            return solver
-        changed: Solver = with_temperature(solver, self.temperature)
+        changed: Solver = with_draws(solver, temperature=self.temperature)
         return changed
 
 

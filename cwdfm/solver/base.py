@@ -193,17 +193,23 @@ class Solver(ABC):
         return None
 
 
-def with_temperature(solver: Any, temperature: float) -> Any:
-    """The solver with another temperature of its draws, or of those of the solver inside it."""
+def with_draws(solver: Any, **options: Any) -> Any:
+    """The solver with other options of its draws, or of those of the solver inside it.
+
+    Options that are None keep their value.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if not options:
+        return solver
     is_config = is_dataclass(solver) and not isinstance(solver, type)
     names = {field.name for field in fields(solver)} if is_config else set()
-    if "temperature" in names:
-        return replace(solver, temperature=temperature)
+    if options.keys() <= names:
+        return replace(solver, **options)
     if "solver" in names:
-        return replace(solver, solver=with_temperature(solver.solver, temperature))
+        return replace(solver, solver=with_draws(solver.solver, **options))
+    missing = " and ".join(options)
     raise InputError(
-        f"{solver!r} has no temperature; omit it, or set it inside the solver",
-        fields=("temperature",),
+        f"{solver!r} has no {missing}; omit it, or set it inside the solver", fields=(*options,)
     )
 
 

@@ -107,10 +107,16 @@ def test_chat_turns_prompts_into_messages(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("the cat\nmoon\n")
     out = str(tmp_path / "out.jsonl")
     flags = ["--prompts", str(tmp_path / "p.txt"), "--out", out, "--max-new-tokens", "4"]
-    succeeded("sample", folder, *flags, "--chat")
+    draws: dict[str, Any] = {"temperature": 1.0, "top_p": 0.5}
+    extra = ["--temperature", "1", "--top-p", "0.5", "--stop", "cat", "dog"]
+    succeeded("sample", folder, *flags, "--chat", *extra)
     messages = [[{"role": "user", "content": text}] for text in ("the cat", "moon")]
-    expected = cwdfm.generate(cwdfm.load(folder), messages=messages, max_new_tokens=4)
-    assert read_samples(Path(out)).tokens == expected.tokens
+    expected = cwdfm.generate(
+        cwdfm.load(folder), messages=messages, max_new_tokens=4, stop=["cat", "dog"], **draws
+    )
+    found = read_samples(Path(out))
+    assert found.tokens == expected.tokens
+    assert found.options["solver_options"] == str(draws)
 
 
 def test_lines_of_other_programs(tmp_path: Path) -> None:

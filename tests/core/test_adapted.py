@@ -122,6 +122,7 @@ def test_error_messages() -> None:
         (lambda: adapt(lambda z: z.long()), r"floating logits of shape .*int64"),
         (lambda: adapt(lambda z: z[..., :3]), r"shape \(2, 4, 6\).*shape \(2, 4, 3\)"),
         (lambda: untyped.generate(Network(), n=1, steps=1), r"a Network; .*use cwdfm\.sample"),
+        (lambda: untyped.generate("folder", prompts=["a"]), r"a str; .*use cwdfm\.sample"),
         (lambda: draw(lambda x, t: Network()(x)), r"got a SimpleNamespace; return its \.logits"),
     ]
     for act, message in cases:

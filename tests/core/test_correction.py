@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.solver.base import with_temperature
+from cwdfm.solver.base import with_draws
 from tests.support.chains import (
     SCHEDULE,
     Memory,
@@ -241,12 +241,12 @@ def test_unlikely_tokens_are_drawn_first() -> None:
     assert bool((info.evaluated >= 1).all())
 
 
-def test_temperature_of_the_solver_inside() -> None:
-    solver = with_temperature(cwdfm.Gibbs(cwdfm.Euler()), 0.5)
+def test_draws_of_the_solver_inside() -> None:
+    solver = with_draws(cwdfm.Gibbs(cwdfm.Euler()), temperature=0.5, top_p=None)
     assert solver == cwdfm.Gibbs(cwdfm.Euler(temperature=0.5))
     for other in (cwdfm.Euler, cwdfm.Entropy(1.0), 0.7):
         with pytest.raises(cwdfm.InputError, match="has no temperature"):
-            with_temperature(other, 0.5)
+            with_draws(other, temperature=0.5)
 
 
 # Edits

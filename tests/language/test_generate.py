@@ -214,7 +214,12 @@ def test_stop_tokens_end_a_text_and_cost_nothing_after(llada: cwdfm.LanguageMode
     ids = [7, 8, 9, 10, 11, 12, 13, 14]
     text = llada.generate(constraint=certain(ids), stop=["sat"], **options)
     assert text.texts == ["cat dog "] * 3
+    assert text.tokens == [[7, 8]] * 3
+    assert text.new_tokens.tolist() == [2, 2, 2]
     assert text.evaluations.tolist() == [4, 4, 4]
+    ids = [7, 8, EOS, 10, 9, 12, 13, 14]  # the model's end tokens stay in use
+    text = llada.generate(constraint=certain(ids), stop=["sat"], hold_stop=False, **options)
+    assert text.tokens == [[7, 8]] * 3
 
 
 def test_held_stop_tokens_wait_for_the_text_before_them(llada: cwdfm.LanguageModel) -> None:
@@ -259,11 +264,14 @@ def test_edits_keep_the_end_of_a_text(llada: cwdfm.LanguageModel) -> None:
     assert out.tokens == [[7]] * 3  # but takes the place of a revealed token later
 
 
-def test_a_temperature_reaches_the_solver_inside(llada: cwdfm.LanguageModel) -> None:
+@pytest.mark.parametrize("draws", [{"temperature": 0.5}, {"top_p": 0.3}])
+def test_draw_options_reach_the_solver_inside(
+    llada: cwdfm.LanguageModel, draws: dict[str, Any]
+) -> None:
     options: dict[str, Any] = {"prompts": PROMPTS, "max_new_tokens": 6}
     for wrap in (cwdfm.Edit, cwdfm.Gibbs):
-        found = llada.generate(wrap(cwdfm.Euler()), temperature=0.5, **options)
-        expected = llada.generate(wrap(cwdfm.Euler(temperature=0.5)), **options)
+        found = llada.generate(wrap(cwdfm.Euler()), **draws, **options)
+        expected = llada.generate(wrap(cwdfm.Euler(**draws)), **options)
         assert found.tokens == expected.tokens
 
 
@@ -317,6 +325,10 @@ def test_chat_templates_format_messages(llada: cwdfm.LanguageModel) -> None:
 def test_bad_input_is_explained(llada: cwdfm.LanguageModel) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "one of prompts"),
+        ({"solver": "the cat"}, "solver.*the cat"),
+        ({"prompt": "the"}, "'prompt'.*'prompts'"),
+        ({"prompts": ["the"], "max_length": 8}, "'max_length'.*max_new_tokens"),
+        ({"templates": ["the [1]"], "stop": ["cat"]}, "stop.*templates"),
         ({"prompts": ["the"], "templates": ["a [1]"]}, "prompts and templates"),
         ({"prompts": "the"}, "prompts"),
         ({"prompts": []}, "empty"),
@@ -347,6 +359,7 @@ def test_bad_input_is_explained(llada: cwdfm.LanguageModel) -> None:
         ({"prompts": ["the"], "constraint": lambda *_: None}, "constraint.*None"),
         ({"prompts": ["the"], "constraint": lambda x, n, i: x[:, :3]}, "constraint.*, 3"),
         ({"prompts": ["the"], "constraint": lambda x, n, i: x.softmax(-1)}, "probabilities"),
+        ({"prompts": ["the"], "constraint": lambda x, n, i: x - torch.inf}, "-inf.*constraint"),
     ]
     for options, facts in wrong:
         with pytest.raises(cwdfm.InputError, match=facts):

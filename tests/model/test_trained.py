@@ -45,15 +45,16 @@ def test_generate_by_method_name_and_default(molecules: Pretrained) -> None:
     assert (~template.fixed).sum(1).tolist() == [2, 2]
 
 
-def test_temperature_zero_is_the_mode(texts: Pretrained) -> None:
+def test_the_least_random_draws_are_the_mode(texts: Pretrained) -> None:
     """With one step every token is the most likely one of the fully masked sequence."""
     source = texts.source
     noise = torch.full((1, 8), source.num_tokens - 1)
     with torch.no_grad():
         logits = texts.model(noise, torch.zeros(1))[..., : source.vocab_size]
     for solver in (None, "confidence", cwdfm.Euler(top_p=0.5)):
-        out = texts.generate(solver, n=4, steps=1, temperature=0, seed=5)
-        assert torch.equal(out.tokens, logits.argmax(-1).expand(4, 8))
+        for draws in ({"temperature": 0}, {"top_p": 1e-6}):
+            out = texts.generate(solver, n=4, steps=1, seed=5, **draws)
+            assert torch.equal(out.tokens, logits.argmax(-1).expand(4, 8))
 
 
 def test_likelihood_of_molecules_is_the_bound_of_packed_tokens(molecules: Pretrained) -> None:
@@ -106,6 +107,7 @@ def test_wrong_arguments(molecules: Pretrained) -> None:
         lambda: untyped.generate(steps="many"),
         lambda: untyped.generate(n=1, steps=1, temperature=-1),
         lambda: untyped.generate(n=1, steps=1, temperature=True),
+        lambda: untyped.generate(n=1, steps=1, max_new_tokens=4),
         lambda: untyped.likelihood("CCO"),
         lambda: untyped.likelihood([]),
         lambda: untyped.likelihood(["C" * 99]),
