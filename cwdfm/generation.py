@@ -64,7 +64,7 @@ def generate_samples(
     trained: Trained,
     solver: object = None,
     *,
-    n: int = 16,
+    n: int | None = None,
     steps: int = 64,
     evaluations: int | None = None,
     temperature: float | None = None,
@@ -72,7 +72,7 @@ def generate_samples(
     seed: int = 0,
     grid: Spacing | Tensor = "t",
     length: int | None = None,
-    prompt: str | None = None,
+    prompt: str | Sequence[str] | None = None,
     template: str | Sequence[str] | None = None,
     guidance: Guidance | Sequence[Guidance] = (),
     refine: Refine | None = None,
@@ -89,7 +89,8 @@ def generate_samples(
         trained: A model returned by `cwdfm.load`.
         solver: The solver, or its name on the command line, such as "neighbor" (see `make_solver`).
             The default is the method's own; for a flow, `Euler()`.
-        n: The number of samples.
+        n: The number of samples. The default is 16, or one for each text of a list of prompts or
+            templates.
         steps: The number of steps.
         evaluations: A budget of model evaluations per sample. It selects the recommended solver,
             with its own steps, grid and resampling (see `cwdfm.recommend`).
@@ -100,7 +101,7 @@ def generate_samples(
         grid: The time grid (see `cwdfm.sample`).
         length: The sequence length. The default is the model's. Other lengths are possible, up to
             the number of learned positions, but the model was not trained on them.
-        prompt: Text that every sample begins with.
+        prompt: Text that every sample begins with, or a list with one for each sample.
         template: A complete sample with holes to fill (see `prompt_tokens`), or a list with one
             for each sample. For text it sets the sequence length. In molecules, `*{2,8}` is a hole
             of two to eight tokens, whose size differs between samples.
@@ -119,7 +120,15 @@ def generate_samples(
         progress: Called as `progress(k)` when k sequences have taken a step.
     """
     _check_trained(trained)
+    texts = template if prompt is None else prompt
+    rows = 0 if isinstance(texts, str) or not isinstance(texts, Sequence) else len(texts)
+    n = (rows or 16) if n is None else n
     check_integer("n", n)
+    if rows and rows != n:
+        raise InputError(
+            f"n must be the number of prompts or templates in a list, {rows}, got {n}; omit it",
+            fields=("n",),
+        )
     check_integer("steps", steps)
     if evaluations is not None:
         is_auto = solver is None or (isinstance(solver, str) and solver == "auto")

@@ -9,7 +9,7 @@ from torch import Tensor
 from cwdfm.data.fragments import expand_holes
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_instance, check_integer, check_strings, describe
+from cwdfm.errors import InputError, check_integer, check_strings, describe
 from cwdfm.method.base import Method
 from cwdfm.model.predict import model_device
 
@@ -50,12 +50,12 @@ def prompt_tokens(
     trained: Trained,
     *,
     length: int | None = None,
-    prompt: str | None = None,
+    prompt: str | Sequence[str] | None = None,
     template: str | Sequence[str] | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Encode a prompt or template: the tokens [N] and a mask [N] of the fixed ones.
 
-    Both are [B, N] for a list of templates, and None if no token is fixed.
+    Both are [B, N] for a list of prompts or templates, and None if no token is fixed.
 
     A prompt fixes the beginning of the sequence. A template fixes the entire sequence, including
     its end, except for its holes (`Tokenizer.holes`), which sampling fills with text tokens. A text
@@ -66,11 +66,10 @@ def prompt_tokens(
         raise InputError(
             "prompt and template are mutually exclusive; a template can begin with the prompt"
         )
+    if prompt is not None and not isinstance(prompt, str):
+        return _encode_list(trained, "prompt", prompt, length)
     if template is not None and not isinstance(template, str):
-        return _encode_templates(trained, template, length)
-    for name, text in (("prompt", prompt), ("template", template)):
-        if text is not None:
-            check_instance(name, text, str, "'CC'")
+        return _encode_list(trained, "template", template, length)
     requested, tokenizer = length, trained.tokenizer
     length = trained.length if requested is None else requested
     check_integer("length", length)
@@ -94,14 +93,15 @@ def prompt_tokens(
     return torch.tensor([token or 0 for token in row]), ~free
 
 
-def _encode_templates(
-    trained: Trained, templates: Sequence[str], length: int | None
+def _encode_list(
+    trained: Trained, name: str, texts: Sequence[str], length: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Encode a list of templates of equal length: tokens and masks, both [B, N]."""
-    if not isinstance(templates, Sequence):
-        raise InputError(f"template must be a string or a list, got {describe(templates)}")
-    check_strings("template", templates, "templates")
-    encoded = [prompt_tokens(trained, length=length, template=template) for template in templates]
+    """Encode prompts, or templates of equal length: tokens and masks, both [B, N]."""
+    if not isinstance(texts, Sequence):
+        raise InputError(f"{name} must be a string or a list, got {describe(texts)}")
+    check_strings(name, texts, f"{name}s")
+    options: list[dict[str, Any]] = [{name: text} for text in texts]
+    encoded = [prompt_tokens(trained, length=length, **option) for option in options]
     tokens, fixed = zip(*encoded, strict=True)
     if len(lengths := sorted({len(row) for row in tokens})) > 1:
         raise InputError(

@@ -123,8 +123,9 @@ def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) 
     )  # fmt: skip
     if not isinstance(model, LanguageModel):
         raise InputError(
-            f"--prompts requires a language model from another project, but {options.model} is a "
-            f"{type(model).__name__}; use --prompt, the text that every sample starts with"
+            f"--prompts requires a language model such as LLaDA or BERT, and {options.model} is "
+            f"not one; use --prompt, the text that every sample starts with, or in Python a list, "
+            f"cwdfm.generate(model, prompt=[...])"
         )
     names = ("max_new_tokens", "block_length", "steps", "cache", "seed", "batch_size")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}

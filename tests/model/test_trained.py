@@ -57,6 +57,15 @@ def test_the_least_random_draws_are_the_mode(texts: Pretrained) -> None:
             assert torch.equal(out.tokens, logits.argmax(-1).expand(4, 8))
 
 
+def test_a_list_of_prompts_gives_one_sample_each(molecules: Pretrained) -> None:
+    prompts = ["CC", "c1ccccc1", "N"]
+    out = molecules.generate("neighbor", prompt=prompts, steps=8, batch_size=2)
+    for i, prompt in enumerate(prompts):
+        index = torch.tensor([i])
+        alone = molecules.generate("neighbor", prompt=prompt, steps=8, n=1, index=index)
+        assert torch.equal(alone.tokens[0], out.tokens[i])
+
+
 def test_likelihood_of_molecules_is_the_bound_of_packed_tokens(molecules: Pretrained) -> None:
     words: Any = molecules.tokenizer
     x_1 = torch.tensor([words.pack(words.encode(text), molecules.length) for text in MOLECULES])
@@ -108,6 +117,9 @@ def test_wrong_arguments(molecules: Pretrained) -> None:
         lambda: untyped.generate(n=1, steps=1, temperature=-1),
         lambda: untyped.generate(n=1, steps=1, temperature=True),
         lambda: untyped.generate(n=1, steps=1, max_new_tokens=4),
+        lambda: untyped.generate(n=3, steps=1, prompt=["C", "N"]),
+        lambda: untyped.generate(steps=1, prompt=[]),
+        lambda: untyped.generate(steps=1, prompt=5),
         lambda: untyped.likelihood("CCO"),
         lambda: untyped.likelihood([]),
         lambda: untyped.likelihood(["C" * 99]),
