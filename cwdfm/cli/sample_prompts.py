@@ -116,9 +116,8 @@ def with_threshold(argv: list[str]) -> list[str]:
 
 def _run(options: Options, texts: dict[str, list[Any]], solver: dict[str, Any]) -> str:
     """Generate and write the texts; returns a summary."""
-    dtype = None if options.dtype == "auto" else getattr(torch, options.dtype)
     model = load(
-        options.model, options.device, revision=options.revision, dtype=dtype,
+        options.model, options.device, revision=options.revision, dtype=options.dtype,
         trust_remote_code=options.trust_remote_code,
     )  # fmt: skip
     if not isinstance(model, LanguageModel):

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cwdfm.errors import InputError, check_bool, check_integer, load_extra, require
+from cwdfm.errors import InputError, check_bool, check_integer, load_extra
 from cwdfm.integrations.model_view import view_model
 from cwdfm.language.model import LanguageModel
 from cwdfm.method import Flow, Method
@@ -84,7 +84,7 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             pretrained,
             device if torch.cuda.is_available() else "cpu",
             revision=revision,
-            dtype=_find_dtype(dtype),
+            dtype=dtype,
             trust_remote_code=trust_remote_code,
         )
         self.is_language = isinstance(self.model, LanguageModel)
@@ -276,14 +276,6 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             for i, ids in zip(numbers, tokens_BN.tolist(), strict=True):
                 completions[i] = ids
         return completions
-
-
-def _find_dtype(name: str | None) -> torch.dtype | None:
-    if name is None:
-        return None
-    dtype = getattr(torch, name, None)
-    require(isinstance(dtype, torch.dtype), "dtype", "be a torch dtype, such as bfloat16", name)
-    return dtype
 
 
 def _make_solver(

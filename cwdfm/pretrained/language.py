@@ -26,6 +26,10 @@ FAMILIES: dict[str, Callable[[Path, dict[str, Any], LoadOptions], LanguageModel]
 }
 
 
+# Families with causal attention between blocks, whose length may differ between models.
+BLOCKS = ("sdar", "sdar_moe", "llada2_moe")
+
+
 def is_language_model(config: dict[str, Any]) -> bool:
     """Whether a config.json describes a language model that can be read."""
     model_type = str(config.get("model_type", "")).lower()
@@ -37,6 +41,12 @@ def read_language_model(
 ) -> LanguageModel:
     """Read the language model in a folder; raises InputError if it is incomplete or damaged."""
     model_type = str(config["model_type"]).lower()
+    if options.block is not None and model_type not in BLOCKS:
+        raise InputError(
+            f"block is the block length of models with causal attention between blocks, such as "
+            f"SDAR; {folder} is of type {model_type!r}: omit it, and pass block_length to generate",
+            fields=("block",),
+        )
     try:
         return FAMILIES.get(model_type, read_masked_lm)(folder, config, options)
     except InputError:

@@ -25,7 +25,7 @@ from cwdfm.pretrained.language import is_language_model, read_language_model
 from cwdfm.pretrained.own import Builder, network_config
 from cwdfm.pretrained.published import is_published
 from cwdfm.pretrained.share import upload_model
-from cwdfm.pretrained.text_tokenizer import LoadOptions
+from cwdfm.pretrained.text_tokenizer import LoadOptions, find_dtype
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Samples
 from cwdfm.source import Source
@@ -163,7 +163,7 @@ def load(
     *,
     revision: str | None = None,
     network: Builder | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     block: int | None = None,
     trust_remote_code: bool = False,
 ) -> Any:
@@ -178,13 +178,15 @@ def load(
         network: For a model saved with a custom network: its class, a function of the stored
             arguments, or an import path `package.module:Class`. Without it, classes named in files
             are never imported.
-        dtype: The dtype of a language model's weights; default: the dtype of the files.
+        dtype: The dtype of a language model's weights, such as torch.bfloat16 or "bfloat16". The
+            default, also "auto", is the dtype of the files.
         block: The tokens per block, for language models published with several, such as SDAR.
         trust_remote_code: Execute Python code from the repository of a language model. Only LLaDA2
             and mixtures of experts need this. Read the code first. A model on the hub also requires
             a commit as `revision`.
     """
     check_bool("trust_remote_code", trust_remote_code)
+    dtype = find_dtype(dtype)
     if trust_remote_code:
         repository, _, tag = str(name_or_folder).partition("@")
         check_remote_code(repository, tag or revision, trust_remote_code)

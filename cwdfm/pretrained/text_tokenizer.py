@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cwdfm.errors import InputError, load_extra, require
+from cwdfm.errors import InputError, load_extra
 from cwdfm.files import read_json
 
 # Tokens that end an answer, in addition to the end-of-text token, if a tokenizer has them.
@@ -26,10 +26,16 @@ class LoadOptions:
     block: int | None = None  # tokens per block, for models published with several block sizes
     trust_remote_code: bool = False
 
-    def __post_init__(self) -> None:
-        floating = isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
-        valid = self.dtype is None or floating
-        require(valid, "dtype", "be a floating dtype such as torch.bfloat16", self.dtype)
+
+def find_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """A floating dtype, by object or name. "auto" and None are the dtype of the files."""
+    if dtype is None or dtype == "auto":
+        return None
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        rule = "be a floating dtype such as torch.bfloat16 or 'bfloat16', or 'auto'"
+        raise InputError(f"dtype must {rule}, got {dtype!r}", fields=("dtype",))
+    return found
 
 
 def read_tokenizer(folder: Path, options: LoadOptions, kind: str = "AutoTokenizer") -> Any:

@@ -235,7 +235,14 @@ def test_unknown_and_damaged_folders(tmp_path: Path) -> None:
         cwdfm.load(folder)
     change()
     with pytest.raises(cwdfm.InputError, match=r"dtype.*bfloat16"):
-        cwdfm.load(folder, dtype="float32")  # type: ignore[arg-type]
+        cwdfm.load(folder, dtype="int8")
+    with pytest.raises(cwdfm.InputError, match="block_length"):
+        cwdfm.load(folder, block=4)
+    half = cwdfm.load(folder, dtype="bfloat16").network
+    assert {x.dtype for x in half.parameters()} == {torch.bfloat16}
+    assert {x.dtype for x in cwdfm.load(folder, dtype="auto").network.parameters()} == {
+        torch.float32
+    }
     (folder / "generation_config.json").write_text("[3]")
     with pytest.raises(cwdfm.InputError, match="damaged"):
         cwdfm.load(folder)
