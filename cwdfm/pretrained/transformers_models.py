@@ -8,6 +8,7 @@ LLaDA2.0, LLaDA2.1 and SDAR mixtures of experts have block-causal attention and 
 in their repositories defines their networks. It runs only with `trust_remote_code=True`.
 """
 
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,14 @@ from cwdfm.pretrained.weights import check_weights, read_weights
 MAX_LAYERS = 1000
 _BLOCKS = {"llada2_moe": 32, "sdar_moe": 4}
 _MASKS = {"llada2_moe": 156895}  # if neither config.json nor the tokenizer has one
+
+
+# Weights of published masked language models that predict nothing about tokens: the heads of BERT,
+# RoBERTa and ALBERT for whole sentences, ESM's head for contacts, and its learned positions, which
+# networks with rotary positions do not have.
+_UNUSED = re.compile(
+    r"\b(pooler|seq_relationship|sop_classifier|contact_head)\.|embeddings\.position_(ids|embeddings)"
+)
 
 
 class TransformersNetwork(Network):
@@ -207,7 +216,10 @@ def read_transformers(folder: Path, kind: str, options: LoadOptions) -> nn.Modul
             f"upgrade transformers"
         ) from error
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if names := sorted(map(str, info.get(problem) or ())):
+        names = sorted(map(str, info.get(problem) or ()))
+        if problem == "unexpected_keys":
+            names = [name for name in names if not _UNUSED.search(name)]
+        if names:
             raise InputError(
                 f"{folder} has {len(names)} {problem.replace('_keys', '')} weights "
                 f"({', '.join(names[:3])}), so its weights and config.json do not match; "

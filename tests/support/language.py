@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from cwdfm.files import write_tensors
@@ -112,12 +113,18 @@ def write_masked_lm(folder: Path, kind: str) -> Any:
         "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 128,
         "pad_token_id": 0, "mask_token_id": MASK, "bos_token_id": 4, "eos_token_id": 5,
     }  # fmt: skip
-    more = {"position_embedding_type": "rotary"} if kind == "Esm" else {}
-    config = getattr(transformers, f"{kind}Config")(**sizes, **more)
+    rotary = {"position_embedding_type": "rotary"} if kind == "Esm" else {}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **rotary)
     network = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.2)
     network.save_pretrained(folder)
+    unused = {  # in published models
+        "Bert": ("bert.pooler.dense.weight", "cls.seq_relationship.weight"),
+        "Esm": ("esm.embeddings.position_embeddings.weight",),
+    }
+    path, more = folder / "model.safetensors", unused.get(kind, ())
+    write_tensors(path, load_file(path) | {name: torch.zeros(2, 2) for name in more})
     write_tokenizer(folder, chat=False, frames=True)
     return network
 
