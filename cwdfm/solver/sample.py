@@ -26,7 +26,7 @@ from cwdfm.solver.base import Info, Reveals, Solver, State, broadcast_prompt
 from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.solver.recorder import Recorder
 from cwdfm.solver.recording import Recording, check_record
-from cwdfm.source import Source
+from cwdfm.source import Source, check_source
 
 Callback = Callable[[State, Info], object]
 Progress = Callable[[int], object]
@@ -170,8 +170,7 @@ def sample(
         device: The device to sample on. The default is the model's device, or else the CPU.
     """
     check_flow_network(model)
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
-    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_source(source)
     check_instance("solver", solver, Solver, "Euler()")
     check_callable("callback", callback)
     check_callable("progress", progress)
