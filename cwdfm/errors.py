@@ -159,7 +159,10 @@ def not_finite(bad: int, rows: int) -> NotFinite:
 def require(valid: bool, name: str, rule: str, value: object) -> None:
     """Raise the error "`name` must `rule`, got `value`" unless the value is valid."""
     if not valid:
-        raise InputError(f"{name} must {rule}, got {value!r}", fields=(name,))
+        # A NumPy integer or float32, or a tensor with a single value.
+        is_scalar = getattr(value, "ndim", None) == 0 and not is_number(value)
+        advice = "; convert it to a Python number with .item()" if is_scalar else ""
+        raise InputError(f"{name} must {rule}, got {value!r}{advice}", fields=(name,))
 
 
 def has_values(x: object) -> TypeGuard[Tensor]:

@@ -281,7 +281,8 @@ def option_names(solver: str) -> frozenset[str]:
 
 
 SHARED_OPTIONS = frozenset(field.name for field in fields(SolverConfig))
-SPECIFIC_OPTIONS = frozenset().union(*map(option_names, SOLVERS)) - SHARED_OPTIONS
+SOLVER_OPTIONS = frozenset().union(*map(option_names, SOLVERS))
+SPECIFIC_OPTIONS = SOLVER_OPTIONS - SHARED_OPTIONS
 
 
 def solvers_with(option: str) -> list[str]:

@@ -16,6 +16,7 @@ from cwdfm.errors import (
     check_integer,
     check_tokens,
     describe,
+    require,
 )
 from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
@@ -328,8 +329,6 @@ def _check_start(
 
 def _check_shape(shape: tuple[int, int]) -> tuple[int, int]:
     pair = isinstance(shape, tuple | list) and len(shape) == 2
-    if not pair or not all(isinstance(n, int) and n >= 1 for n in shape):
-        raise InputError(
-            f"shape must be (number of samples, length), two integers >= 1, got {shape!r}"
-        )
+    rule = "be (number of samples, length), two integers >= 1"
+    require(pair and all(isinstance(n, int) and n >= 1 for n in shape), "shape", rule, shape)
     return shape[0], shape[1]
