@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,6 +46,8 @@ def describe(x: object) -> str:
     """A short description of a value for an error message: shape and dtype for a tensor."""
     if isinstance(x, Tensor):
         return f"a {x.dtype} tensor of shape {tuple(x.shape)}"
+    if isinstance(x, np.ndarray):
+        return f"a {x.dtype} array of shape {x.shape}"
     text = repr(x)
     return f"{type(x).__name__} {text}" if len(text) <= _MAX_QUOTED else f"a {type(x).__name__}"
 

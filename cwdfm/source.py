@@ -103,6 +103,8 @@ def check_source(source: Source) -> None:
     rule = f"return probabilities of the shape of x_BN, {shape}"
     require(is_valid(p_BN, 1, integers=False), f"{name}.renoise_probability", rule, p_BN)
     revealed_BN = source.revealed(x_0)
+    if bool(((x_BN == x_0) & (p_BN > 0)).any()):
+        raise InputError(f"{name}.renoise must return other tokens than the current ones")
     if revealed_BN is not None:
         check_mask(f"{name}.revealed's result", revealed_BN, shape)
 

@@ -257,7 +257,8 @@ class Skewed(cwdfm.Source):
         return self._value("renoise_probability", 1 - p_BN)  # type: ignore[no-any-return]
 
     def renoise(self, x_BN: Tensor, u_BN: Tensor) -> Tensor:
-        return self._value("renoise", self._tokens(u_BN))  # type: ignore[no-any-return]
+        other_BN = torch.where(x_BN == 0, 1 + (u_BN * 4).long(), 0)
+        return self._value("renoise", other_BN)  # type: ignore[no-any-return]
 
 
 WRONG_SOURCES: dict[str, tuple[str, Callable[..., Any]]] = {
@@ -267,6 +268,7 @@ WRONG_SOURCES: dict[str, tuple[str, Callable[..., Any]]] = {
     "depends on the batch": ("noise", lambda x: x.flip(0)),
     "nothing": ("renoise", lambda x: None),
     "other ids again": ("renoise", lambda x: x - 1),
+    "current tokens": ("renoise", torch.zeros_like),
     "probabilities above 1": ("renoise_probability", lambda p: 2 * p),
     "a number": ("renoise_probability", lambda p: 0.5),
     "one mask": ("revealed", lambda x: torch.tensor([True, False])),
