@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any, ParamSpec, TypeGuard, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,6 +51,8 @@ def describe(x: object) -> str:
     """A short description of a value for an error message: shape and dtype for a tensor."""
     if isinstance(x, Tensor):
         return f"a {x.dtype} tensor of shape {tuple(x.shape)}"
+    if isinstance(x, np.ndarray):
+        return f"a {x.dtype} array of shape {x.shape}"
     text = repr(x)
     return f"{type(x).__name__} {text}" if len(text) <= _MAX_QUOTED else f"a {type(x).__name__}"
 
@@ -164,7 +167,10 @@ def not_finite(bad: int, rows: int) -> NotFinite:
 def require(valid: bool, name: str, rule: str, value: object) -> None:
     """Raise the error "`name` must `rule`, got `value`" unless the value is valid."""
     if not valid:
-        raise InputError(f"{name} must {rule}, got {value!r}", fields=(name,))
+        # A NumPy integer or float32, or a tensor with a single value.
+        is_scalar = getattr(value, "ndim", None) == 0 and not is_number(value)
+        advice = "; convert it to a Python number with .item()" if is_scalar else ""
+        raise InputError(f"{name} must {rule}, got {value!r}{advice}", fields=(name,))
 
 
 def has_values(x: object) -> TypeGuard[Tensor]:

@@ -28,7 +28,7 @@ from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver.base import with_draws
 from cwdfm.solver.sample import Progress
-from cwdfm.solver_config import make_solver
+from cwdfm.solver_config import SPECIFIC_OPTIONS, make_solver, solvers_with
 from cwdfm.trained import Trained, auto_batch_size, prompt_tokens
 
 FRAGMENT_TRIES = 20  # per sample, until it is valid and contains the fragment
@@ -54,6 +54,13 @@ def generate(trained: Any, solver: Any = None, **options: Any) -> Any:
     if isinstance(trained, LanguageModel):
         return generate_text(trained, solver=solver, **options)
     _check_trained(trained)
+    if settings := sorted(options.keys() & SPECIFIC_OPTIONS):
+        given = ", ".join(f"{name}={options[name]!r}" for name in settings)
+        name = solver if isinstance(solver, str) else solvers_with(settings[0])[0]
+        raise InputError(
+            f"generate has no option {' or '.join(settings)}, which is an option of a solver; pass "
+            f"the solver make_solver({name!r}, {given})"
+        )
     if (fragment := options.pop("fragment", None)) is not None:
         return generate_with_fragment(trained, fragment, solver, **options)
     return generate_samples(trained, solver, **options)
@@ -65,12 +72,12 @@ def generate_samples(
     solver: object = None,
     *,
     n: int | None = None,
-    steps: int = 64,
+    steps: int | None = None,
     evaluations: int | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     seed: int = 0,
-    grid: Spacing | Tensor = "t",
+    grid: Spacing | Tensor | None = None,
     length: int | None = None,
     prompt: str | Sequence[str] | None = None,
     template: str | Sequence[str] | None = None,
@@ -91,14 +98,14 @@ def generate_samples(
             The default is the method's own; for a flow, `Euler()`.
         n: The number of samples. The default is 16, or one for each text of a list of prompts or
             templates.
-        steps: The number of steps.
+        steps: The number of steps. The default is 64.
         evaluations: A budget of model evaluations per sample. It selects the recommended solver,
             with its own steps, grid and resampling (see `cwdfm.recommend`).
         temperature: The sampling temperature; overrides the solver's. 0 selects the most
             likely token.
         top_p: Draw from the most likely tokens with this total probability; overrides the solver's.
         seed: The random seed.
-        grid: The time grid (see `cwdfm.sample`).
+        grid: The time grid (see `cwdfm.sample`). The default is "t".
         length: The sequence length. The default is the model's. Other lengths are possible, up to
             the number of learned positions, but the model was not trained on them.
         prompt: Text that every sample begins with, or a list with one for each sample.
@@ -129,13 +136,13 @@ def generate_samples(
             f"n must be the number of prompts or templates in a list, {rows}, got {n}; omit it",
             fields=("n",),
         )
-    check_integer("steps", steps)
+    solver = None if isinstance(solver, str) and solver == "auto" else solver
     if evaluations is not None:
-        is_auto = solver is None or (isinstance(solver, str) and solver == "auto")
-        if not is_auto or resample is not None:
+        options = {"solver": solver, "steps": steps, "grid": grid, "resample": resample}
+        if given := [f"{name}={value!r}" for name, value in options.items() if value is not None]:
             raise InputError(
-                f"evaluations chooses the solver and the resampling, so omit solver= and "
-                f"resample=, or omit evaluations; got solver={solver!r} and resample={resample}"
+                f"evaluations chooses the solver, steps, grid and resampling; omit "
+                f"{' and '.join(given)}, or omit evaluations"
             )
         if refine is not None or reject is not None:
             raise InputError(
@@ -144,6 +151,8 @@ def generate_samples(
             )
         chosen = recommend_for(trained.method, evaluations, length or trained.length)
         solver, steps, grid, resample = chosen.options.values()
+    steps, grid = 64 if steps is None else steps, "t" if grid is None else grid
+    check_integer("steps", steps)
     solver = _find_solver(trained.method, solver, temperature=temperature, top_p=top_p)
     if isinstance(trained.tokenizer, SmilesTokenizer) and has_ranges(template):
         sample_numbers = range(n) if index is None else index.tolist()

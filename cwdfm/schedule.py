@@ -21,6 +21,7 @@ from cwdfm.errors import (
     check_integer,
     describe,
     has_values,
+    is_builtin,
     is_number,
     require,
 )
@@ -43,7 +44,11 @@ def _tensor(x: Tensor | float) -> Tensor:
 
 
 class Schedule(ABC):
-    """kappa_t and derived quantities. Times are floats or tensors of any shape, in [0, 1]."""
+    """kappa_t and derived quantities. Times are floats or tensors of any shape, in [0, 1].
+
+    A subclass implements `kappa`, `kappa_dot`, `survival` and `inverse`. Each returns a tensor of
+    the shape of its argument, and converts a float to float64.
+    """
 
     @abstractmethod
     def kappa(self, t: Tensor | float) -> Tensor:
@@ -77,11 +82,9 @@ class Polynomial(Schedule):
     power: float = 2.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.power, int | float) and 1 <= self.power <= 1e6):
-            raise InputError(
-                f"Polynomial power must be a number from 1 to 1e6, got {self.power!r}; below 1 the "
-                f"hazard is infinite at t = 0 and the first Euler step would reveal everything"
-            )
+        # Below 1 the hazard is infinite at t = 0: the first Euler step would reveal everything.
+        valid = is_number(self.power) and 1 <= self.power <= 1e6
+        require(valid, "power", "be a number from 1 to 1e6", self.power)
 
     def kappa(self, t: Tensor | float) -> Tensor:
         return _tensor(t) ** self.power
@@ -131,6 +134,41 @@ class Cosine(Schedule):
         return 4 / math.pi * torch.asin((_tensor(kappa) / 2).sqrt())
 
 
+def check_schedule(schedule: Schedule) -> None:
+    """Require a schedule. The methods of a user's class must return tensors and fit together."""
+    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    if is_builtin(schedule):
+        return
+    name = type(schedule).__name__
+    t = torch.linspace(0, 1, 18, dtype=torch.float64)[1:-1]
+    end = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    values: dict[str, Tensor] = {}
+    for method in (schedule.kappa, schedule.kappa_dot, schedule.survival, schedule.inverse):
+        for x in (0.5, end, t):
+            y = values[method.__name__] = method(x)
+            if not has_values(y) or y.shape != torch.as_tensor(x).shape:
+                raise InputError(
+                    f"{name}.{method.__name__} must return a tensor of its argument's shape for "
+                    f"{describe(x)}, got {describe(y)}; convert the argument with "
+                    f"torch.as_tensor(t, dtype=torch.float64)"
+                )
+    h = 1e-5
+    slope = (schedule.kappa(t + h) - schedule.kappa(t - h)) / (2 * h)
+    for rule, at, found, expected in (
+        ("kappa({:.3g})", end, schedule.kappa(end), end),
+        ("kappa_dot({:.3g})", t, values["kappa_dot"], slope.clamp(min=0)),
+        ("survival({:.3g})", t, values["survival"], 1 - values["kappa"]),
+        ("kappa(inverse({:.3g}))", t, schedule.kappa(values["inverse"]), t),
+    ):
+        for x, y, correct in zip(at.tolist(), found.tolist(), expected.tolist(), strict=True):
+            if not math.isclose(y, correct, rel_tol=0.02, abs_tol=1e-3):
+                raise InputError(
+                    f"{name}: {rule.format(x)} is {y:.4g}, but must be {correct:.4g}; kappa rises "
+                    f"from 0 to 1, kappa_dot is its derivative, survival = 1 - kappa, and inverse "
+                    f"maps kappa to its time"
+                )
+
+
 def time_grid(
     schedule: Schedule, steps: int, spacing: Spacing | Tensor = "t", *, first: float = 0.0
 ) -> Tensor:
@@ -144,7 +182,7 @@ def time_grid(
       early steps reveal more than late ones. This suits a uniform source and few steps.
     - A tensor: the times themselves.
     """
-    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_schedule(schedule)
     check_integer("steps", steps, most=MAX_STEPS)
     if not is_number(first) or not 0 <= first < 1:
         raise InputError(f"a grid must start at a time in [0, 1), got {first}")

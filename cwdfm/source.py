@@ -11,7 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import require
+from cwdfm.errors import (
+    InputError,
+    check_instance,
+    check_mask,
+    has_values,
+    is_builtin,
+    require,
+)
 from cwdfm.ops.random import Purpose, uniform_BN
 
 __all__ = ["MaskSource", "Source", "UniformSource"]
@@ -19,7 +26,12 @@ __all__ = ["MaskSource", "Source", "UniformSource"]
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """p_0, factorized over coordinates."""
+    """p_0, factorized over coordinates.
+
+    A subclass implements `num_tokens`, `noise`, `revealed`, `renoise_probability` and `renoise`.
+    `noise` depends on the seed, the step and a sample's own index only (see
+    `cwdfm.ops.random.uniform_BN`), so that samples do not depend on the batch.
+    """
 
     vocab_size: int  # the number of data tokens, without the mask
 
@@ -62,6 +74,39 @@ class Source(ABC):
     def data_logits(self, logits: Tensor) -> Tensor:
         """A view of the data tokens' logits [..., V], which excludes the mask."""
         return logits[..., : self.vocab_size]
+
+
+def check_source(source: Source) -> None:
+    """Require a source. What the methods of a user's class return is checked on an example."""
+    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    if is_builtin(source):
+        return
+    name, shape, most = type(source).__name__, (2, 4), source.num_tokens - 1
+    x_0 = source.noise(torch.arange(2), 4, seed=0)
+
+    def is_valid(x: object, high: float, *, integers: bool) -> bool:
+        if not has_values(x) or x.shape != shape or x.is_complex():
+            return False
+        typed = x.dtype == torch.int64 if integers else x.is_floating_point()
+        return typed and bool((x >= 0).all() and (x <= high).all())
+
+    ids = f"return int64 ids 0..{most} of shape {shape} for two samples of length 4"
+    require(is_valid(x_0, most, integers=True), f"{name}.noise", ids, x_0)
+    if not torch.equal(source.noise(torch.tensor([1]), 4, seed=0), x_0[1:]):
+        raise InputError(
+            f"{name}.noise gives sample 1 other noise in a different batch; draw it with "
+            f"cwdfm.ops.random.uniform_BN(seed, Purpose.SOURCE, index_B, step, length)"
+        )
+    x_BN = source.renoise(x_0, torch.linspace(0.01, 0.99, 8, dtype=torch.float64).view(shape))
+    require(is_valid(x_BN, most, integers=True), f"{name}.renoise", ids, x_BN)
+    p_BN = source.renoise_probability(x_0)
+    rule = f"return probabilities of the shape of x_BN, {shape}"
+    require(is_valid(p_BN, 1, integers=False), f"{name}.renoise_probability", rule, p_BN)
+    revealed_BN = source.revealed(x_0)
+    if bool(((x_BN == x_0) & (p_BN > 0)).any()):
+        raise InputError(f"{name}.renoise must return other tokens than the current ones")
+    if revealed_BN is not None:
+        check_mask(f"{name}.revealed's result", revealed_BN, shape)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError, check_choice
+from cwdfm.errors import InputError, check_choice, check_instance, describe
 from cwdfm.files import DAMAGED_ZIP, check_fields, check_regular, replacing, write_errors
 
 FORMAT = 1  # version of the format of prepared data
@@ -45,29 +45,34 @@ class TokenData:
     """
 
     name: str
-    train: Tokens  # [n, N], of `token_dtype`
+    train: Tokens  # [n, N]; integers of another type are converted to `token_dtype`
     valid: Tokens  # [m, N]
     tokenizer: Tokenizer
-    report: dict[str, int]
-    examples: dict[str, list[str]]
-    source: dict[str, Any]  # all that determines the data: package or file, sha256, seed, ...
+    report: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    # All that determines the data: package or file, sha256, seed, ...
+    source: dict[str, Any] = field(default_factory=dict)
     # Values [n + m] of the training and then the held-out sequences, float64 or strings, by name.
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_instance("tokenizer", self.tokenizer, Tokenizer, "ByteTokenizer()")
         size = self.tokenizer.vocab_size
         for split, x in self._arrays().items():
-            if x.ndim != 2 or x.dtype != token_dtype(size) or x.shape[1] != self.train.shape[1]:
+            integers = isinstance(x, np.ndarray) and x.dtype.kind in "iu"
+            if not integers or x.ndim != 2 or x.shape[1:] != self.train.shape[1:]:
                 raise InputError(
-                    f"{split} must be a {token_dtype(size)} array [rows, length], with the same "
-                    f"length for both splits, got {x.dtype} of shape {x.shape}"
+                    f"{split} must be an integer array [rows, length], with the same length for "
+                    f"both splits, got {describe(x)}"
                 )
             # Memory-mapped files were checked when written, and may be larger than memory.
-            if x.size and not isinstance(x, np.memmap) and not (x.min() >= 0 and x.max() < size):
+            checked = isinstance(x, np.memmap) and x.dtype == token_dtype(size)
+            if x.size and not checked and not (x.min() >= 0 and x.max() < size):
                 raise InputError(
                     f"{split} contains ids from {x.min()} to {x.max()}, but the ids of the "
                     f"tokenizer are 0..{size - 1}; use the tokenizer that encoded the data"
                 )
+            object.__setattr__(self, split, x.astype(token_dtype(size), copy=False))
         if not len(self.train) and not len(self.valid):
             raise InputError("train and valid are empty; pass at least one sequence")
         train, valid = len(self.train), len(self.valid)

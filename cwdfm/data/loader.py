@@ -118,7 +118,8 @@ def load(
     if representation is not None:
         check_choice("representation", representation, tuple(REPRESENTATIONS))
     if documents is None and isinstance(tokenizer, RowTokenizer):
-        documents = None if name in CORPORA or is_prepared(path) else "rows"
+        prepared = path.suffix == ".npz" or is_prepared(path)
+        documents = None if name in CORPORA or prepared else "rows"
     cut = given(length=length, limit=limit, seed=seed, part=part)
     text: dict[str, Any] = {"documents": documents, "folder": folder, "streaming": streaming}
     molecules: dict[str, Any] = {"representation": representation, "standardize": standardize}
@@ -307,6 +308,8 @@ def _open(path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, An
     """Open prepared data; raises InputError if an option that was passed differs from the data."""
     data = TokenData.load(path) if path.suffix == ".npz" else open_prepared(path)
     used = {name: data.source.get(name) for name in requested}
+    if "length" in requested:
+        used["length"] = data.length
     if "representation" in requested:
         used["representation"] = data.tokenizer.kind
     differing = [n for n, value in requested.items() if value != used[n]]

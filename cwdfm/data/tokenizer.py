@@ -134,8 +134,8 @@ def tokenizer_from_json(data: Any) -> Tokenizer:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise InputError(
             f"unknown tokenizer kind {kind!r}, expected one of "
-            f"{', '.join(map(repr, sorted(_KINDS)))}; the data may come from a newer version of "
-            f"cwdfm"
+            f"{', '.join(map(repr, sorted(_KINDS)))}; import the module that defines your own "
+            f"tokenizer first, or install a newer version of cwdfm"
         )
     try:
         return _KINDS[kind].from_json(data)

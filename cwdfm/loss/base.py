@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, check_instance
+from cwdfm.errors import InputError, check_instance, check_mask, describe, has_values
 from cwdfm.loss.prediction import HeadPrediction, LogitsPrediction, Prediction
 from cwdfm.model.positions import Positions
 from cwdfm.path.base import PathSample
@@ -59,8 +59,9 @@ class Loss(ABC):
         check_instance("batch", batch, PathSample, "path.sample(x_1, t)")
         check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
         needed_BN = self.needed(batch)
+        check_mask(f"{type(self).__name__}.needed's result", needed_BN, tuple(batch.x_t.shape))
         prediction = LogitsPrediction(logits, needed_BN, batch)
-        terms_BN = torch.where(needed_BN, self.terms(prediction, batch, schedule), 0.0)
+        terms_BN = self._terms(needed_BN, prediction, batch, schedule)
         return terms_BN if per_token else terms_BN.sum() / _count(batch)
 
     def from_head(
@@ -86,8 +87,20 @@ class Loss(ABC):
             if weights is not None:
                 weights_BN = weights.detach().expand(needed_BN.shape)
                 return prediction.cross_entropy(batch.x_1, weights_BN) / _count(batch)
-            terms_BN = torch.where(needed_BN, self.terms(prediction, batch, schedule), 0.0)
+            terms_BN = self._terms(needed_BN, prediction, batch, schedule)
             return terms_BN if per_token else terms_BN.sum() / _count(batch)
+
+    def _terms(
+        self, needed_BN: Tensor, prediction: Prediction, batch: PathSample, schedule: Schedule
+    ) -> Tensor:
+        """The terms [B, N], 0 where they are not needed."""
+        terms_BN = self.terms(prediction, batch, schedule)
+        if not has_values(terms_BN) or terms_BN.shape != needed_BN.shape:
+            raise InputError(
+                f"{type(self).__name__}.terms must return a tensor of shape "
+                f"{tuple(needed_BN.shape)}, one term per token, got {describe(terms_BN)}"
+            )
+        return torch.where(needed_BN, terms_BN, 0.0)
 
 
 class WeightedCrossEntropy(Loss):

@@ -43,10 +43,12 @@ class LogitsPrediction(Prediction):
         width = batch.source.num_tokens
         if not isinstance(logits, Tensor):
             raise InputError(f"logits must be a tensor, got {describe(logits)}")
-        rows = int(needed_BN.sum()) if logits.dim() == 2 else 0
-        if logits.shape not in ((*shape, width), (rows, width)) or not logits.is_floating_point():
+        shapes = [(*shape, width)]
+        if logits.shape not in shapes or not logits.is_floating_point():
+            shapes.append((int(needed_BN.sum()), width))
+        if logits.shape not in shapes or not logits.is_floating_point():
             raise InputError(
-                f"logits must be floating point with shape {(*shape, width)}, or {(rows, width)} "
+                f"logits must be floating point with shape {shapes[0]}, or {shapes[1]} "
                 f"for the coordinates that the loss needs, got {describe(logits)}; {width} is "
                 f"source.num_tokens"
             )

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, check_instance
+from cwdfm.errors import InputError
 from cwdfm.guidance.base import guide
 from cwdfm.likelihood.bound import Bound, LikelihoodOptions
 from cwdfm.likelihood.elbo import elbo
@@ -32,9 +32,9 @@ from cwdfm.model.wrappers import BannedTokens
 from cwdfm.path import Path
 from cwdfm.postprocess.base import combine
 from cwdfm.postprocess.reject import Reject, rejection_sample, score_sequences
-from cwdfm.schedule import Schedule
+from cwdfm.schedule import Schedule, check_schedule
 from cwdfm.solver import Euler, Samples, Solver, sample
-from cwdfm.source import Source
+from cwdfm.source import Source, check_source
 from cwdfm.weight import Weight
 
 
@@ -48,8 +48,8 @@ class Flow(Method):
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        check_instance("source", self.source, Source, "MaskSource(vocab_size=30)")
-        check_instance("schedule", self.schedule, Schedule, "Polynomial(2.0)")
+        check_source(self.source)
+        check_schedule(self.schedule)
 
     @property
     def num_tokens(self) -> int:

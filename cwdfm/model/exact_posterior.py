@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, describe, has_values
-from cwdfm.schedule import Schedule
-from cwdfm.source import Source
+from cwdfm.errors import InputError, describe, has_values
+from cwdfm.schedule import Schedule, check_schedule
+from cwdfm.source import Source, check_source
 
 
 class ExactPosterior:
@@ -24,8 +24,8 @@ class ExactPosterior:
     """
 
     def __init__(self, target: Tensor, source: Source, schedule: Schedule) -> None:
-        check_instance("source", source, Source, "MaskSource(vocab_size=2)")
-        check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+        check_source(source)
+        check_schedule(schedule)
         if not has_values(target) or target.is_complex():
             raise InputError(f"target must be a tensor of probabilities, got {describe(target)}")
         sizes = set(target.shape)
@@ -58,11 +58,11 @@ class ExactPosterior:
         states_SN = self.states_SN.to(x_t.device)
         joint_BS = self.probabilities_S.to(x_t.device).repeat(len(x_t), 1)
         revealed_BN = self.source.revealed(x_t)
+        noise_BN = (1 - kappa_B1) * (1 - self.source.renoise_probability(x_t))  # (1 - kappa) p_0
         for i in range(states_SN.shape[1]):
             equal_BS = x_t[:, i, None] == states_SN[:, i]
             if revealed_BN is None:
-                noise_B1 = (1 - kappa_B1) / self.source.vocab_size
-                joint_BS = joint_BS * (kappa_B1 * equal_BS + noise_B1)
+                joint_BS = joint_BS * (kappa_B1 * equal_BS + noise_BN[:, i, None])
             else:
                 joint_BS = joint_BS * (equal_BS | ~revealed_BN[:, i, None])
         # A state with probability zero has no posterior; use a uniform one.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, describe, has_values
+from cwdfm.errors import InputError, check_integer, describe, has_values, require
 from cwdfm.ops.dispatch import fused_device, numba_jit
 
 _MASK32 = 0xFFFFFFFF
@@ -223,5 +223,5 @@ def check_step(step: int) -> None:
 
 def check_seed(seed: int) -> None:
     """Raise an InputError unless the seed is an integer in 0..2^64-1."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
-        raise InputError(f"seed must be an integer in 0..2^64-1, got {seed!r}", fields=("seed",))
+    valid = isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**64
+    require(valid, "seed", "be an integer in 0..2^64-1", seed)

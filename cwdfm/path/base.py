@@ -10,12 +10,12 @@ from torch import Tensor
 
 from cwdfm.errors import (
     InputError,
-    check_instance,
     check_mask,
     check_time_range,
     check_time_tensor,
     check_token_range,
     check_token_tensor,
+    is_builtin,
 )
 from cwdfm.ops.host_copy import RangeChecks
 from cwdfm.ops.random import (
@@ -27,8 +27,8 @@ from cwdfm.ops.random import (
     index_or_arange,
     uniform_BN,
 )
-from cwdfm.schedule import Schedule
-from cwdfm.source import Source
+from cwdfm.schedule import Schedule, check_schedule
+from cwdfm.source import Source, check_source
 from cwdfm.weight import Weight
 
 
@@ -69,8 +69,8 @@ class Path(ABC):
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        check_instance("source", self.source, Source, "MaskSource(vocab_size=30)")
-        check_instance("schedule", self.schedule, Schedule, "Polynomial(2.0)")
+        check_source(self.source)
+        check_schedule(self.schedule)
 
     @property
     @abstractmethod
@@ -79,7 +79,7 @@ class Path(ABC):
 
     @abstractmethod
     def reveal(self, kappa: Tensor, length: int, **options: Unpack[RevealOptions]) -> Tensor:
-        """Draw the reveal mask B_t [B, N].
+        """Draw the reveal mask B_t, bool [B, N], in which `fixed` coordinates are revealed.
 
         `kappa` is [B], or [B, N] on a path without a context weight. On a GPU, `kappa` and `index`
         are validated only after this call, so implementations must tolerate invalid values.
@@ -126,6 +126,11 @@ class Path(ABC):
             index = index.to(x_1.device)
         kappa = self.schedule.kappa(t.double())
         revealed = self.reveal(kappa, length, seed=seed, step=step, index=index, fixed=fixed)
+        if not is_builtin(self):
+            name = f"{type(self).__name__}.reveal's result"
+            check_mask(name, revealed, (batch, length))
+            if fixed is not None and not bool(revealed[fixed].all()):
+                raise InputError(f"{name} leaves fixed coordinates masked; return mask | fixed")
         # Launched after the reveals, which keep a GPU busy while the host launches the rest.
         checks.launch()
         index_B = index_or_arange(index, batch, x_1.device)

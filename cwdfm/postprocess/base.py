@@ -6,14 +6,14 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_tokens
+from cwdfm.errors import InputError, check_tokens
 from cwdfm.model.predict import model_device
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import check_seed, sample_index
-from cwdfm.schedule import Schedule, Spacing
+from cwdfm.schedule import Schedule, Spacing, check_schedule
 from cwdfm.solver.base import Solver, fixed_tokens
 from cwdfm.solver.sample import Progress, Samples
-from cwdfm.source import Source
+from cwdfm.source import Source, check_source
 
 
 class SampleOptions(TypedDict, total=False):
@@ -80,8 +80,8 @@ def check_samples(
     if isinstance(tokens, Samples):
         fixed = tokens.fixed if fixed is None else fixed
         tokens = tokens.tokens
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
-    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_source(source)
+    check_schedule(schedule)
     check_seed(options.get("seed", 0))
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)

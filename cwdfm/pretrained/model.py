@@ -13,7 +13,14 @@ import torch
 from cwdfm.config import to_config
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.device import find_device
-from cwdfm.errors import InputError, check_bool, reject_options, require
+from cwdfm.errors import (
+    InputError,
+    check_bool,
+    check_instance,
+    check_integer,
+    reject_options,
+    require,
+)
 from cwdfm.files import read_json, replacing, write_json, write_tensors
 from cwdfm.generation import generate
 from cwdfm.hub import check_remote_code, download_model, is_hub_name
@@ -45,6 +52,16 @@ class Pretrained:
     card: dict[str, Any] = field(default_factory=dict)  # model card, stored as JSON
 
     def __post_init__(self) -> None:
+        check_instance("method", self.method, Method, "Flow(MaskSource(30), Linear())")
+        example = "data.ByteTokenizer(), or one of your own (see docs/extending.md)"
+        check_instance("tokenizer", self.tokenizer, Tokenizer, example)
+        check_integer("length", self.length)
+        check_bool("fix_first", self.fix_first)
+        if self.tokenizer.vocab_size > self.method.num_tokens:
+            raise InputError(
+                f"the tokenizer has {self.tokenizer.vocab_size} ids, but {self.method} only "
+                f"{self.method.num_tokens}; use the tokenizer that encoded the training data"
+            )
         self.model.trained_length = self.length
 
     @property

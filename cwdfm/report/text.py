@@ -36,6 +36,11 @@ class ScoredText(Scored):
     scores: TextScores
 
     @property
+    def empty(self) -> int:
+        """The number of samples without a character."""
+        return self.samples.texts.count("")
+
+    @property
     def calls(self) -> float | None:
         """Model evaluations per sample; None if a file does not record them."""
         counts = [file.samples.head.get("evaluations") for file in self.samples.files]
@@ -189,11 +194,14 @@ def _mauve_notes(scored: Sequence[ScoredText], held_out: TextReference) -> list[
         f"The sets have {sizes[0]:,} to {sizes[-1]:,} samples, so their MAUVE scores are not "
         f"comparable.": len(sizes) > 1,
     }
-    small = [str(s) for s in scored if s.scores.statistics.samples < MIN_SAMPLES]
+    small = [str(s) for s in scored if s.empty + MIN_SAMPLES > s.scores.statistics.samples]
     too_small = f"Fewer than {MIN_SAMPLES} samples, so no MAUVE"
-    return [text for text, applies in notes.items() if applies] + note(
-        too_small, small, len(scored)
-    )
+    empty = [f"{s} ({s.empty:,})" for s in scored if s.empty and s.scores.mauve]
+    return [
+        *(text for text, applies in notes.items() if applies),
+        *note(too_small, small, len(scored)),
+        *note("Empty samples, which MAUVE leaves out", empty, len(scored)),
+    ]
 
 
 def pictures(

@@ -97,6 +97,11 @@ class Passages:
     tokens: NDArray[np.int64]  # [B, N]
     sha256: tuple[str, ...]
 
+    @property
+    def not_empty(self) -> list[str]:
+        """The texts with at least one character; only these have features."""
+        return [text for text in self.texts if text]
+
     @classmethod
     def of_samples(cls, found: SampleSet) -> Self:
         """The samples of a set; raises InputError if lengths differ or tokens are missing."""
@@ -125,12 +130,11 @@ def _tokens(file: File) -> list[list[int]]:
             f"{file.path} contains no tokens, which entropy and repetition are computed from; pass "
             f"a .jsonl file written by `cwdfm sample`{smiles}"
         )
-    for number, (text, row) in enumerate(zip(samples.texts, samples.tokens, strict=True), start=1):
-        if not text or not row:
-            raise InputError(
-                f"sample {number} of {file.path} is empty; a text sample must have at least one "
-                f"token and one character: omit the file, or sample again"
-            )
+    if [] in samples.tokens:
+        raise InputError(
+            f"sample {samples.tokens.index([]) + 1} of {file.path} has no tokens; omit the file, "
+            f"or sample again"
+        )
     return samples.tokens
 
 

@@ -140,7 +140,7 @@ class TextScorer:
         """Whether MAUVE can be computed, which requires features and enough texts in both sets."""
         if self.reference is None or not self.settings.has_features:
             return False
-        return min(len(self.reference.texts), len(passages.texts)) >= MIN_SAMPLES
+        return min(len(self.reference.not_empty), len(passages.not_empty)) >= MIN_SAMPLES
 
     @cached_property
     def evaluator(self) -> LoadedEvaluatorLM:
@@ -166,7 +166,7 @@ class TextScorer:
     @cached_property
     def _reference_features(self) -> NDArray[np.float32]:
         assert self.reference is not None
-        return self.features.features(self.reference.texts)
+        return self.features.features(self.reference.not_empty)
 
     def _cached(self, cls: type[S], key: dict[str, Any], compute: Callable[[], S]) -> S:
         if (stored := cached_json(self.folder, key)) is None:
@@ -190,7 +190,7 @@ class TextScorer:
     def _mauve(self, passages: Passages) -> Mauve:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "MAUVE of")  # the report has a note instead
-            features = self.features.features(passages.texts)
+            features = self.features.features(passages.not_empty)
             score = mauve_score(features, self._reference_features)
         return replace(score, features=self.features.conventions())
 

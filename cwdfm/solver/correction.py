@@ -18,7 +18,7 @@ from cwdfm.schedule import Schedule
 from cwdfm.solver.base import State
 from cwdfm.solver.proposal import RowScore
 from cwdfm.solver.step import Step
-from cwdfm.source import Source
+from cwdfm.source import Source, UniformSource
 from cwdfm.weight import PredictionWeight
 from cwdfm.weight.base import checked_prediction_score
 
@@ -110,7 +110,7 @@ class Corrector(Correction):
             return None
 
         def score(logits_kV: Tensor, current_k: Tensor, drawn_k: Tensor) -> Tensor:
-            others_kV = leave_out(logits_kV, current_k, kappa, source.vocab_size)
+            others_kV = leave_out(logits_kV, current_k, kappa, source)
             return checked_prediction_score(weight, others_kV)
 
         return score
@@ -227,13 +227,15 @@ class Remask(Correction):
         return torch.where(jump_BN, score_BN, before_BN)
 
 
-def leave_out(logits_kV: Tensor, current_k: Tensor, kappa: float, vocab_size: int) -> Tensor:
+def leave_out(logits_kV: Tensor, current_k: Tensor, kappa: float, source: Source) -> Tensor:
     """Convert logits of p(x_1^i | x_t) to logits of p(x_1^i | x_t^-i), for a uniform source.
 
     By Bayes' rule, the current token's logit decreases by log(1 + V kappa / (1 - kappa)).
     """
+    check_instance("source", source, UniformSource, "UniformSource(vocab_size=30)")
     current_k1 = current_k[:, None]
-    change_k1 = torch.full_like(current_k1, -evidence(kappa, vocab_size), dtype=logits_kV.dtype)
+    evidence_kappa = evidence(kappa, source.vocab_size)
+    change_k1 = torch.full_like(current_k1, -evidence_kappa, dtype=logits_kV.dtype)
     return logits_kV.scatter_add(1, current_k1, change_k1)
 
 

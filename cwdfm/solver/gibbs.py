@@ -98,7 +98,7 @@ class Gibbs(StepSolver):
         rows = Positions.of(self._choose(rank_BN, free_BN) if self.select == "random" else free_BN)
         x_K = rows.take(step.tokens)
         logits_KV = step.logits(step.tokens, step.times(step.t), rows)
-        others_KV = leave_out(logits_KV, x_K, kappa, vocab)
+        others_KV = leave_out(logits_KV, x_K, kappa, step.source)
         if self.select == "unlikely":
             p_K = others_KV.double().softmax(-1).gather(1, x_K[:, None])[:, 0]
             chosen_BN = self._choose(rows.scatter(p_K) + 1e-12 * rank_BN, free_BN)

@@ -16,6 +16,7 @@ from cwdfm.errors import (
     check_integer,
     check_tokens,
     describe,
+    require,
 )
 from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
@@ -26,7 +27,7 @@ from cwdfm.solver.base import Info, Reveals, Solver, State, broadcast_prompt
 from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.solver.recorder import Recorder
 from cwdfm.solver.recording import Recording, check_record
-from cwdfm.source import Source
+from cwdfm.source import Source, check_source
 
 Callback = Callable[[State, Info], object]
 Progress = Callable[[int], object]
@@ -170,8 +171,7 @@ def sample(
         device: The device to sample on. The default is the model's device, or else the CPU.
     """
     check_flow_network(model)
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
-    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_source(source)
     check_instance("solver", solver, Solver, "Euler()")
     check_callable("callback", callback)
     check_callable("progress", progress)
@@ -329,8 +329,6 @@ def _check_start(
 
 def _check_shape(shape: tuple[int, int]) -> tuple[int, int]:
     pair = isinstance(shape, tuple | list) and len(shape) == 2
-    if not pair or not all(isinstance(n, int) and n >= 1 for n in shape):
-        raise InputError(
-            f"shape must be (number of samples, length), two integers >= 1, got {shape!r}"
-        )
+    rule = "be (number of samples, length), two integers >= 1"
+    require(pair and all(isinstance(n, int) and n >= 1 for n in shape), "shape", rule, shape)
     return shape[0], shape[1]

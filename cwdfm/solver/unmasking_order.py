@@ -103,7 +103,7 @@ class BestFirst(DrawOptions, StepSolver):
         if not renoises:
             return step.finish(torch.where(chosen_BN, proposal_BN, state.tokens), rows)
         noise_BN = step.source.renoise(state.tokens, state.uniform(Purpose.RENOISE))
-        same_BN = state.uniform(Purpose.KEEP) * step.source.vocab_size < 1
+        same_BN = state.uniform(Purpose.KEEP) < 1 - step.source.renoise_probability(state.tokens)
         noise_BN = torch.where(same_BN, state.tokens, noise_BN)
         tokens_BN = torch.where(masked_BN & ~chosen_BN, noise_BN, state.tokens)
         tokens_BN = torch.where(chosen_BN, proposal_BN, tokens_BN)

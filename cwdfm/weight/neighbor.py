@@ -37,12 +37,7 @@ class Neighbor(ContextWeight):
 
     def __post_init__(self) -> None:
         check_bool("center", self.center)
-        if isinstance(self.radius, bool) or not isinstance(self.radius, int) or self.radius < 1:
-            raise InputError(
-                f"radius must be an integer >= 1, got {self.radius!r}; for no context weighting "
-                f"omit the weight",
-                fields=("radius",),
-            )
+        check_integer("radius", self.radius)
         check_scale("scale", self.scale)
         check_choice("boundary", self.boundary, get_args(WindowBoundary))
         if self.grid is not None:

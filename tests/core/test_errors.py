@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -152,6 +153,10 @@ INVALID: list[tuple[Callable[[], object], str]] = [
     (lambda: sample(fixed=NOTHING), "pass prompt="),
     (lambda: sample(prompt=X + 5, fixed=~NOTHING), "mask id at a fixed position"),
     (lambda: cwdfm.Neighbor(0), "radius must be an integer >= 1, got 0"),
+    (lambda: untyped.Neighbor(np.int64(1)), r"radius must be an integer.*int64.*item\(\)"),
+    (lambda: untyped.Neighbor(1, np.float32(2)), r"scale must be a number.*item\(\)"),
+    (lambda: untyped.Polynomial(torch.tensor(2.0)), r"power must be a number.*item\(\)"),
+    (lambda: sample(seed=np.int64(1)), r"seed must be an integer.*item\(\)"),
     (lambda: cwdfm.Neighbor(4)(NOTHING), "radius 4 .*too large for 8.*below 8/2, .*boundary='cut'"),
     (lambda: cwdfm.Entropy()(NOTHING, torch.full((3, 8, 5), torch.nan)), "must be finite"),
     (lambda: cwdfm.Neighbor(1, grid=(3, 3))(NOTHING), r"\(3, 3\) has 9 cells.*length 8"),

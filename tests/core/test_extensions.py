@@ -1,4 +1,4 @@
-"""What users' weights, models and solvers return is checked; prompts are kept and cut windows."""
+"""What objects of users' classes return is checked; prompts are kept and cut windows."""
 
 import math
 import sys
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.ops.random import Purpose, uniform_BN
 from tests.support.models import SmallModel, SmallSplitModel
 
 SCHEDULE, SOURCE = cwdfm.Linear(), cwdfm.MaskSource(5)
@@ -149,6 +150,215 @@ def test_results_of_solvers_are_checked(result: Callable[..., Any]) -> None:
     with pytest.raises(cwdfm.InputError, match="Wrong"):
         sample(Wrong(result), prompt=prompt)
     assert sample(Wrong(lambda state, info: (state, info)), prompt=prompt).tokens[:, 0].eq(3).all()
+
+
+@dataclass(frozen=True)
+class Power(cwdfm.Schedule):
+    """A user's schedule t^power with some methods replaced."""
+
+    power: float = 1.5
+    wrong: tuple[tuple[str, Callable[[Tensor], Any]], ...] = ()
+
+    def _value(self, method: str, t: Tensor | float) -> Any:
+        t = torch.as_tensor(t, dtype=torch.float64)
+        right = {
+            "kappa": t**self.power,
+            "kappa_dot": self.power * t ** (self.power - 1),
+            "survival": 1 - t**self.power,
+            "inverse": t ** (1 / self.power),
+        }
+        return dict(self.wrong)[method](t) if method in dict(self.wrong) else right[method]
+
+    def kappa(self, t: Tensor | float) -> Tensor:
+        return self._value("kappa", t)  # type: ignore[no-any-return]
+
+    def kappa_dot(self, t: Tensor | float) -> Tensor:
+        return self._value("kappa_dot", t)  # type: ignore[no-any-return]
+
+    def survival(self, t: Tensor | float) -> Tensor:
+        return self._value("survival", t)  # type: ignore[no-any-return]
+
+    def inverse(self, kappa: Tensor | float) -> Tensor:
+        return self._value("inverse", kappa)  # type: ignore[no-any-return]
+
+
+WRONG_SCHEDULES: dict[str, dict[str, Callable[[Tensor], Any]]] = {
+    "a float": {"kappa": lambda t: float(t) if t.dim() == 0 else t},
+    "a constant": {"kappa_dot": lambda t: torch.tensor(1.0)},
+    "decreasing": {
+        "kappa": lambda t: 1 - t,
+        "kappa_dot": lambda t: -torch.ones_like(t),
+        "survival": lambda t: t,
+        "inverse": lambda t: 1 - t,
+    },
+    "up to 1/2": {
+        "kappa": lambda t: t / 2,
+        "kappa_dot": lambda t: torch.full_like(t, 0.5),
+        "survival": lambda t: 1 - t / 2,
+        "inverse": lambda t: (2 * t).clamp(max=1),
+    },
+    "NaN": {"kappa": lambda t: t * math.nan},
+    "another derivative": {"kappa_dot": lambda t: 2 * t},
+    "another survival": {"survival": lambda t: 1 - t},
+    "another inverse": {"inverse": lambda t: t**1.5},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SCHEDULES.values(), ids=WRONG_SCHEDULES)
+def test_schedules_are_checked(wrong: dict[str, Callable[[Tensor], Any]]) -> None:
+    schedule = Power(wrong=tuple(wrong.items()))
+    model = SmallModel(SOURCE.num_tokens)
+    x_1 = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
+    calls: list[Callable[[], object]] = [
+        lambda: cwdfm.MixturePath(SOURCE, schedule),
+        lambda: cwdfm.sample(model, SOURCE, schedule, cwdfm.Euler(), shape=(2, 8), steps=2),
+        lambda: cwdfm.elbo(model, SOURCE, schedule, x_1),
+        lambda: cwdfm.plausibility(model, SOURCE, schedule, x_1),
+    ]
+    for call in calls:
+        with pytest.raises(cwdfm.InputError, match="Power"):
+            call()
+
+
+def test_a_users_schedule_equals_the_polynomial() -> None:
+    model, x_1 = SmallModel(SOURCE.num_tokens), torch.zeros(BATCH, LENGTH, dtype=torch.int64)
+    mine, builtin = (
+        cwdfm.elbo(model, SOURCE, schedule, x_1).nats_B
+        for schedule in (Power(1.5), cwdfm.Polynomial(1.5))
+    )
+    torch.testing.assert_close(mine, builtin)
+
+
+@dataclass(frozen=True)
+class Skewed(cwdfm.Source):
+    """A user's source: token 0 with probability 1/2, else another token; some parts replaced."""
+
+    wrong: tuple[tuple[str, Callable[..., Any]], ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return self.vocab_size
+
+    def _value(self, method: str, value: Any) -> Any:
+        return dict(self.wrong)[method](value) if method in dict(self.wrong) else value
+
+    def _tokens(self, u_BN: Tensor) -> Tensor:
+        return ((2 * u_BN - 1) * (self.vocab_size - 1) + 1).floor().clamp(min=0).long()
+
+    def noise(self, index_B: Tensor, length: int, *, seed: int, step: int = 0) -> Tensor:
+        u_BN = uniform_BN(seed, Purpose.SOURCE, index_B, step, length)
+        return self._value("noise", self._tokens(u_BN))  # type: ignore[no-any-return]
+
+    def revealed(self, x_BN: Tensor) -> Tensor | None:
+        return self._value("revealed", None)  # type: ignore[no-any-return]
+
+    def renoise_probability(self, x_BN: Tensor) -> Tensor:
+        p_BN = torch.where(x_BN == 0, 0.5, 0.5 / (self.vocab_size - 1)).double()
+        return self._value("renoise_probability", 1 - p_BN)  # type: ignore[no-any-return]
+
+    def renoise(self, x_BN: Tensor, u_BN: Tensor) -> Tensor:
+        other_BN = torch.where(x_BN == 0, 1 + (u_BN * 4).long(), 0)
+        return self._value("renoise", other_BN)  # type: ignore[no-any-return]
+
+
+WRONG_SOURCES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "other ids": ("noise", lambda x: x + 50),
+    "one sequence": ("noise", lambda x: x[0]),
+    "floats": ("noise", lambda x: x.float()),
+    "depends on the batch": ("noise", lambda x: x.flip(0)),
+    "nothing": ("renoise", lambda x: None),
+    "other ids again": ("renoise", lambda x: x - 1),
+    "current tokens": ("renoise", torch.zeros_like),
+    "probabilities above 1": ("renoise_probability", lambda p: 2 * p),
+    "a number": ("renoise_probability", lambda p: 0.5),
+    "one mask": ("revealed", lambda x: torch.tensor([True, False])),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SOURCES.values(), ids=WRONG_SOURCES)
+def test_sources_are_checked(wrong: tuple[str, Callable[..., Any]]) -> None:
+    source, model = Skewed(5, (wrong,)), SmallModel(5)
+    calls: list[Callable[[], object]] = [
+        lambda: cwdfm.MixturePath(source, SCHEDULE),
+        lambda: cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(2, 8), steps=2),
+    ]
+    for call in calls:
+        with pytest.raises(cwdfm.InputError, match=f"Skewed.{wrong[0]}"):
+            call()
+
+
+def test_formulas_of_uniform_sources_are_not_used_for_others() -> None:
+    """The exact posterior uses p_0; the leave-one-out prediction has a uniform p_0 only."""
+    target, source = torch.tensor([0.1, 0.2, 0.3, 0.3, 0.1]), Skewed(5)
+    model, kappa = cwdfm.ExactPosterior(target, source, SCHEDULE), 0.3
+    for token, p_0 in ((0, 0.5), (3, 0.125)):
+        likelihood = (1 - kappa) * torch.full((5,), p_0)
+        likelihood[token] += kappa
+        posterior = model(torch.tensor([[token]]), torch.tensor([kappa])).softmax(-1)[0, 0]
+        exact = target * likelihood / (target * likelihood).sum()
+        torch.testing.assert_close(posterior, exact.double(), rtol=1e-5, atol=1e-6)
+    solvers = (
+        cwdfm.Gibbs(cwdfm.Euler()),
+        cwdfm.Euler(corrector=cwdfm.Corrector(weight=cwdfm.Entropy(1.0))),
+    )
+    for solver in solvers:
+        with pytest.raises(cwdfm.InputError, match="UniformSource"):
+            cwdfm.sample(SmallModel(5), source, SCHEDULE, solver, shape=(2, 8), steps=4)
+    assert (
+        cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(2, 1), steps=4).tokens.max() < 5
+    )
+
+
+@dataclass(frozen=True)
+class Reveals(cwdfm.Path):
+    """A user's path with the given reveal mask."""
+
+    mask: Any = None
+    context_weight = None
+
+    def reveal(self, kappa: Tensor, length: int, **options: Any) -> Tensor:
+        return self.mask  # type: ignore[no-any-return]
+
+
+ALL = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("mask", [None, ALL.float(), ALL[0], ALL[:, 1:], ~ALL])
+def test_reveal_masks_of_paths_are_checked(mask: Any) -> None:
+    x_1, t = torch.zeros(BATCH, LENGTH, dtype=torch.int64), torch.full((BATCH,), 0.5)
+    with pytest.raises(cwdfm.InputError, match="Reveals"):
+        Reveals(SOURCE, SCHEDULE, mask).sample(x_1, t, fixed=ALL)
+    assert torch.equal(Reveals(SOURCE, SCHEDULE, ALL).sample(x_1, t, fixed=ALL).x_t, x_1)
+
+
+@dataclass(frozen=True)
+class Terms(cwdfm.Loss):
+    """A user's loss with the given coordinates and terms."""
+
+    mask: Any
+    result: Any
+
+    def needed(self, batch: cwdfm.PathSample) -> Tensor:
+        return self.mask  # type: ignore[no-any-return]
+
+    def terms(self, *arguments: Any) -> Tensor:
+        return self.result  # type: ignore[no-any-return]
+
+
+TERMS = torch.ones(BATCH, LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("mask", "terms"),
+    [(ALL[0], TERMS), (ALL.float(), TERMS), (ALL, TERMS.mean()), (ALL, TERMS[0]), (ALL, 1.0)],
+)
+def test_terms_of_losses_are_checked(mask: Any, terms: Any) -> None:
+    x_1, t = torch.zeros(BATCH, LENGTH, dtype=torch.int64), torch.full((BATCH,), 0.5)
+    batch = cwdfm.MixturePath(SOURCE, SCHEDULE).sample(x_1, t)
+    logits = torch.zeros(BATCH, LENGTH, SOURCE.num_tokens)
+    with pytest.raises(cwdfm.InputError, match="Terms"):
+        Terms(mask, terms)(logits, batch, SCHEDULE)
+    assert Terms(ALL, TERMS)(logits, batch, SCHEDULE) == 1
 
 
 PROMPT = torch.tensor([1] * 8 + [SOURCE.mask_id] * 24)

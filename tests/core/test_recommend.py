@@ -159,7 +159,9 @@ def test_other_methods_use_their_own_solver() -> None:
         cwdfm.recommend("qm9-mask-small")
     with pytest.raises(cwdfm.InputError, match="evaluations"):
         cwdfm.recommend(cwdfm.load(MODELS[0]), 0)
-    with pytest.raises(cwdfm.InputError, match="omit"):
-        cwdfm.load(MODELS[0]).generate("euler", evaluations=8)
+    options = {"solver": "euler", "steps": 8, "grid": "kappa", "resample": cwdfm.Resample()}
+    for name, value in options.items():
+        with pytest.raises(cwdfm.InputError, match=f"omit {name}="):
+            cwdfm.load(MODELS[0]).generate(evaluations=8, **{name: value})
     with pytest.raises(cwdfm.InputError, match="exceed"):
         cwdfm.load(MODELS[0]).generate(evaluations=8, refine=cwdfm.Refine())

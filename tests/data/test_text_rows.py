@@ -119,6 +119,34 @@ def test_row_tokenizer() -> None:
             tokenizer_from_json({"kind": "rows", "of": stored})
 
 
+def test_own_arrays(tmp_path: Path) -> None:
+    """A user's int64 arrays are data that commands read with a model's tokenizer and length."""
+    tokenizer = RowTokenizer(CharacterTokenizer("0123456789"))
+    rows = (np.arange(40)[:, None] + np.arange(8)) % 10
+    rows[:, -1] = tokenizer.eos_id
+    data = TokenData("digits", rows[:30], rows[30:], tokenizer)
+    assert data.train.dtype == data.valid.dtype == np.int16
+    data.save(tmp_path / "digits.npz")
+    for options in ({}, {"length": 8, "tokenizer": tokenizer}, {"length": 8}):
+        found = load(tmp_path / "digits.npz", **options)
+        np.testing.assert_array_equal(found.valid, rows[30:])
+        assert found.texts("valid", 1) == ["0123456"]
+    with pytest.raises(InputError, match=r"length=8.*9 was requested"):
+        load(tmp_path / "digits.npz", length=9)
+    untyped: Any = {"name": "digits", "train": rows, "valid": rows, "tokenizer": tokenizer}
+    wrong: list[dict[str, Any]] = [
+        {"train": rows.astype(float)},
+        {"train": rows[0]},
+        {"valid": rows[:, :4]},
+        {"valid": rows.tolist()},
+        {"train": rows + 2**16},
+        {"tokenizer": "bytes"},
+    ]
+    for change in wrong:
+        with pytest.raises(InputError, match=next(iter(change))):
+            TokenData(**untyped | change)
+
+
 def test_invalid_rows(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text("MKV\n>b\nMKV\n")
     (tmp_path / "b.fasta").write_text(fasta(["MKV" * 9] * 3))

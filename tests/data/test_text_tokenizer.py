@@ -2,10 +2,14 @@
 
 import json
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from cwdfm import InputError
 from cwdfm.data import (
@@ -221,3 +225,39 @@ def test_invalid_templates(template: str, message: str) -> None:
     tokenizer = CharacterTokenizer.build(["abc [] no hle"])
     with pytest.raises(InputError, match=message):
         tokenizer.encode_template(template)
+
+
+@dataclass(frozen=True)
+class Words(TextTokenizer, kind="test-words"):
+    """A user's tokenizer with the abstract methods only."""
+
+    words: tuple[str, ...]
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.words) + 1
+
+    @property
+    def eos_id(self) -> int:
+        return len(self.words)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        return [np.array([self.words.index(word) for word in text.split()]) for text in texts]
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        return " ".join(self.words[i] for i in ids)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "words": self.words}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls(tuple(data["words"]))
+
+
+def test_a_users_tokenizer_is_not_given_parts_of_words() -> None:
+    tokenizer = Words(("cat", "the"))
+    text = "the cat " * 1000
+    assert list(tokenizer.split_text(text, 100)) == [text]
+    assert tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json()))) == tokenizer
+    assert tokenizer.encode_template("the [2] cat") == [1, None, None, 0]

@@ -1,6 +1,8 @@
 """The methods of a trained model, against the functions and tensors that they stand for."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +112,7 @@ def test_rows_have_a_sequence_each() -> None:
 
 def test_wrong_arguments(molecules: Pretrained) -> None:
     untyped: Any = molecules
+    untyped_words: Any = SimpleNamespace(encode=list, decode="".join, vocab_size=5)
     for call in (
         lambda: untyped.generate("nieghbor", n=1, steps=1),
         lambda: untyped.generate(n=0),
@@ -120,6 +123,10 @@ def test_wrong_arguments(molecules: Pretrained) -> None:
         lambda: untyped.generate(n=3, steps=1, prompt=["C", "N"]),
         lambda: untyped.generate(steps=1, prompt=[]),
         lambda: untyped.generate(steps=1, prompt=5),
+        lambda: untyped.generate("neighbor", n=1, steps=1, radius=2),
+        lambda: replace(molecules, tokenizer=untyped_words),
+        lambda: replace(molecules, tokenizer=ByteTokenizer()),
+        lambda: replace(molecules, method=molecules.source),
         lambda: untyped.likelihood("CCO"),
         lambda: untyped.likelihood([]),
         lambda: untyped.likelihood(["C" * 99]),

@@ -48,7 +48,7 @@ class TextTokenizer(Tokenizer):
     @property
     def boundary(self) -> re.Pattern[str] | None:
         """Matches where a text can be split and its parts encoded separately; None: nowhere."""
-        return _ANYWHERE
+        return None
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
@@ -159,6 +159,7 @@ class ByteTokenizer(TextTokenizer, kind="bytes"):
     """UTF-8 bytes have the ids 0..255; the end-of-text token has the id 256."""
 
     vocab_size, eos_id = 257, 256
+    boundary = _ANYWHERE
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
@@ -179,6 +180,7 @@ class CharacterTokenizer(TextTokenizer, kind="characters"):
     """Characters have the ids 0, 1, ... in code point order; the end-of-text token comes last."""
 
     characters: str
+    boundary = _ANYWHERE
 
     def __post_init__(self) -> None:
         if not self.characters or list(self.characters) != sorted(set(self.characters)):
