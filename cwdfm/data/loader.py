@@ -84,7 +84,8 @@ def load(
         stereochemistry. By default everything is kept.
     condition: for molecules, the columns to keep for conditional training: columns of the table,
         or properties to compute (logp, sa, qed, weight, tpsa, rings). If both exist, the column of
-        the table is used. A column is numeric if all its values are numbers, else categorical.
+        the table is used. A column is numeric if all its values are numbers, with decimal points or
+        decimal commas, else categorical. Molecules without a value are kept.
     cache: whether to cache the prepared data in `$CWDFM_CACHE` or `~/.cache/cwdfm`. "read" uses
         existing entries but does not write new ones.
     workers: number of processes for reading molecules and computing their properties, or for
