@@ -25,6 +25,14 @@ def table(path: Path, values: dict[str, list[str]]) -> Path:
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         typed = {n: list(map(float, v)) if n == "Heavy" else v for n, v in values.items()}
         parquet.write_table(arrow.table({"smiles": SMILES, **typed}), path)
+    elif path.suffix == ".sdf":
+        from rdkit.Chem import MolFromSmiles, MolToMolBlock
+
+        records = ["\n\n\ndamaged\n>  <Heavy>\n50\n\n"]
+        for smiles, *cells in zip(SMILES, *values.values(), strict=True):
+            fields = [f">  <{name}>\n{cell}\n\n" for name, cell in zip(values, cells, strict=True)]
+            records.append(MolToMolBlock(MolFromSmiles(smiles)) + "".join(fields))
+        path.write_text("".join(f"{record}$$$$\n" for record in records))
     else:
         rows = zip(SMILES, *values.values(), strict=True)
         lines = [",".join(("smiles", *values)), *map(",".join, rows)]
@@ -37,7 +45,7 @@ def values_of(data: TokenData, name: str) -> dict[str, object]:
     return dict(zip(texts, data.columns[name].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.sdf"])
 def test_columns_belong_to_their_molecules(tmp_path: Path, name: str) -> None:
     heavy = ["3", "6", "4", "6", "6", "99", "3", "3"]  # of the repeated row, which is left out
     kind = ["chain", "ring", "chain", "ring", "chain", "chain", "chain", "chain"]
