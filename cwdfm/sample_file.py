@@ -5,7 +5,7 @@
 - `.smi`, `.txt`: one text per line; texts cannot contain line breaks.
 - `.sdf`: one record per molecule, with 2D coordinates and the fields index and SMILES. An invalid
   molecule is a record without atoms.
-- `.tsv`, `.parquet`: read-only.
+- `.smiles`, `.sd`, `.tsv`, `.parquet` and compressed files: read-only.
 
 `PartialSamples` stores the finished batches of a sampling job until its output file is written.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.data.molecule_files import PARQUET, SMILES_FIELD, read_molecules
+from cwdfm.data.readers import delimiter, file_type, lines
 from cwdfm.data.smiles import REPRESENTATIONS, parse, rdkit
 from cwdfm.distributed import output_file, rank
 from cwdfm.errors import MAX_INT, InputError
@@ -37,7 +38,7 @@ from cwdfm.files import (
 )
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt", ".sdf")
-READ_ONLY = (".tsv", PARQUET)
+READ_ONLY = (".smiles", ".sd", ".tsv", PARQUET)
 LINES = (".smi", ".txt")  # formats with one text per line
 _BATCH = r"\d+-\d+\.json"  # file name of a finished batch
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -81,10 +82,10 @@ class SampleFile:
         return {RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
 
 
-def check_format(path: Path, formats: Sequence[str] = FORMATS) -> None:
-    """Require a supported suffix."""
-    if path.suffix not in formats:
-        raise InputError(f"a sample file must end in {', '.join(formats)}, got {str(path)!r}")
+def check_format(path: Path) -> None:
+    """Require a suffix that samples can be written to."""
+    if path.suffix not in FORMATS:
+        raise InputError(f"a sample file must end in {', '.join(FORMATS)}, got {str(path)!r}")
 
 
 def write_samples(path: Path, samples: SampleFile) -> None:
@@ -134,40 +135,34 @@ def read_samples(path: Path, column: str | None = None) -> SampleFile:
     `column` names the text column of a table, ignoring case. The default is `smiles`; in .csv files
     `text` takes precedence. In .smi files, a name may follow the SMILES.
     """
-    check_format(path, (*FORMATS, *READ_ONLY))
-    if path.suffix in (".sdf", *READ_ONLY):
-        samples = SampleFile([smiles for _, smiles in read_molecules(path, column)])
-        if not samples.texts:
-            raise InputError(f"{path} contains no samples; sample again")
-        return samples
-    try:
-        text = path.read_bytes().decode("utf-8-sig")  # spreadsheets write a byte order mark
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}; pass a sample file") from error
-    if path.suffix == ".jsonl":
-        samples = _parse_jsonl(path, text.removesuffix("\n").split("\n") if text else [])
-    elif path.suffix == ".csv":
-        samples = SampleFile(_column(path, text, column))
+    kind = file_type(path)
+    if kind not in (*FORMATS, *READ_ONLY):
+        formats = ", ".join((*FORMATS, *READ_ONLY))
+        raise InputError(f"samples are read from {formats}, also compressed, got {str(path)!r}")
+    if kind == ".jsonl":
+        samples = _parse_jsonl(path, "".join(lines(path)).removesuffix("\n").split("\n"))
+    elif kind == ".csv":
+        samples = SampleFile(_column(path, column))
+    elif kind == ".txt":
+        samples = SampleFile("".join(lines(path)).splitlines())
     else:
-        lines = text.splitlines()
-        if path.suffix == ".smi":
-            lines = [(line.split(maxsplit=1) or [""])[0] for line in lines]
-        samples = SampleFile(lines)
+        samples = SampleFile([smiles for _, smiles in read_molecules(path, column)])
     if not samples.texts:
         raise InputError(f"{path} contains no samples; sample again")
     return samples
 
 
-def _column(path: Path, text: str, column: str | None) -> list[str]:
+def _column(path: Path, column: str | None) -> list[str]:
     """The texts of a CSV file. An unclosed quote is an error because it would swallow rows."""
-    limit = csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the whole process
+    limit = csv.field_size_limit(2**31 - 1)  # of the whole process
     try:
-        rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+        reader = csv.DictReader(lines(path), delimiter=delimiter(path), strict=True)
+        rows = list(reader)
     except csv.Error as error:
         raise InputError(f"{path} is not a CSV file ({error}); check its quotes") from error
     finally:
         csv.field_size_limit(limit)
-    names = {str(name).lower(): name for name in reversed(rows[0])} if rows else {"text": "text"}
+    names = {name.strip().lower(): name for name in reversed(reader.fieldnames or ["text"])}
     requested = ("text", "smiles") if column is None else (column.lower(),)
     selected = next((names[name] for name in requested if name in names), None)
     if selected is None:
@@ -179,9 +174,9 @@ def _column(path: Path, text: str, column: str | None) -> list[str]:
     return [row[selected] or "" for row in rows]
 
 
-def _parse_jsonl(path: Path, lines: Sequence[str]) -> SampleFile:
+def _parse_jsonl(path: Path, rows: Sequence[str]) -> SampleFile:
     records = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(rows if rows != [""] else [], start=1):
         try:
             records.append(json.loads(line))
             problem = _problem(records[-1], header=number == 1)

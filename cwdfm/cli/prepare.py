@@ -2,7 +2,7 @@
 
 import glob
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cwdfm.cli.options import by_flags, cores, parse, positional_first
@@ -24,6 +24,7 @@ from cwdfm.data.molecule_files import PARQUET, SDF
 from cwdfm.data.randomized import check_randomized, randomized_source
 from cwdfm.data.readers import file_type, is_table
 from cwdfm.data.text.files import Unit, is_text
+from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.distributed import output_file
 from cwdfm.errors import InputError, reject_options
 from cwdfm.files import check_output_file, check_writable
@@ -45,7 +46,8 @@ class Options:
 
     corpus: str  # CORPUS (first argument): a name, file, folder or glob pattern
     out: Path  # output folder for text, output .npz file for molecules
-    # gpt2, bytes, chars, a folder or a hub name; default: that of the corpus, usually gpt2.
+    # Text: gpt2, bytes, chars, a folder or a hub name; default: that of the corpus, usually gpt2.
+    # Molecules: the trained model whose vocabulary and length to use, to fine-tune it.
     tokenizer: str | None = None
     # Tokens per sequence; default: 1024 for text, or the longest sequence for molecules and rows.
     length: int | None = None
@@ -53,8 +55,8 @@ class Options:
     # Representation of molecules: smiles (default) or selfies. Setting it also makes any parquet
     # file be read as molecules.
     representation: Representation | None = None
-    # Conditions to train with: columns of a table, or computed properties of molecules (logp, qed,
-    # sa, tpsa, rings, weight).
+    # Conditions to train with: columns of a table, fields of an .sdf file, or computed properties
+    # of molecules (logp, qed, sa, tpsa, rings, weight).
     condition: tuple[str, ...] = ()
     # How to treat salts, mixtures, charges, isotopes and stereochemistry of molecules.
     standardize: Standardize = field(default_factory=Standardize)
@@ -98,7 +100,7 @@ def _molecules(options: Options) -> TokenData:
     """Check the options and write molecules to a .npz file."""
     if options.out.suffix != ".npz":
         raise InputError(f"for molecules, --out must end in .npz, got {options.out}")
-    names = ("tokenizer", "documents", "part", "folder", "streaming")
+    names = ("documents", "part", "folder", "streaming")
     text_only = {name: getattr(options, name) for name in names}
     reject_options(f"for text, but {options.corpus} contains molecules", **text_only)
     if glob.has_magic(options.corpus):
@@ -107,11 +109,19 @@ def _molecules(options: Options) -> TokenData:
         check_randomized(options.randomized, options.seed or 0)
     elif options.seed is not None:
         raise InputError("--seed is only for randomized SMILES; omit it, or set --randomized")
+    tokenizer = None
+    if options.tokenizer is not None:
+        # Imported here because it takes seconds.
+        from cwdfm.pretrained.model import load_trained
+
+        model = load_trained(options.tokenizer)
+        tokenizer = model.tokenizer
+        options = replace(options, length=options.length or model.length)
     with output_file(options.out, force=True):
-        return _write_molecules(options)
+        return _write_molecules(options, tokenizer)
 
 
-def _write_molecules(options: Options) -> TokenData:
+def _write_molecules(options: Options, tokenizer: Tokenizer | None) -> TokenData:
     """Write the file, unless it already has the requested content. The caller holds its lock."""
     existing = None
     if options.out.is_file() and not options.force:
@@ -122,7 +132,7 @@ def _write_molecules(options: Options) -> TokenData:
     with stages() as progress:
         data = load_molecules(
             options.corpus,
-            tokenizer=None,
+            tokenizer=tokenizer,
             cache=True,
             cut=given(length=options.length, limit=options.limit),
             column=options.column,
@@ -136,7 +146,8 @@ def _write_molecules(options: Options) -> TokenData:
         source = data.source
         if options.randomized is not None:
             source = source | randomized_source(options.randomized, options.seed or 0)
-        if (existing.name, existing.source) == (data.name, source):
+        same = (existing.name, existing.source) == (data.name, source)
+        if same and existing.tokenizer == data.tokenizer:
             return existing
         raise InputError(
             f"{options.out} contains molecules prepared from different data or with different "

@@ -52,7 +52,8 @@ class TokenData:
     examples: dict[str, list[str]] = field(default_factory=dict)
     # All that determines the data: package or file, sha256, seed, ...
     source: dict[str, Any] = field(default_factory=dict)
-    # Values [n + m] of the training and then the held-out sequences, float64 or strings, by name.
+    # Values [n + m] of the training and then the held-out sequences, by name: float64 with NaN for
+    # missing values, or strings with "".
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,8 +83,10 @@ class TokenData:
                     f"column {name!r} must hold a number or a string for each of the "
                     f"{train + valid} sequences, got {values.dtype} of shape {values.shape}"
                 )
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise InputError(f"column {name!r} contains NaN or infinite values")
+            if values.dtype.kind == "f" and np.isinf(values).any():
+                raise InputError(
+                    f"column {name!r} contains infinite values; NaN is a missing value"
+                )
         counts = {"read": train + valid, "kept": train + valid, "train": train, "valid": valid}
         missing = {name: count for name, count in counts.items() if name not in self.report}
         object.__setattr__(self, "report", self.report | missing)

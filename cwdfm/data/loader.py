@@ -83,8 +83,9 @@ def load(
     standardize: for molecules, how to treat salts, mixtures, charges, isotopes and
         stereochemistry. By default everything is kept.
     condition: for molecules, the columns to keep for conditional training: columns of the table,
-        or properties to compute (logp, sa, qed, weight, tpsa, rings). If both exist, the column of
-        the table is used. A column is numeric if all its values are numbers, else categorical.
+        fields of the .sdf file, or properties to compute (logp, sa, qed, weight, tpsa, rings). If
+        both exist, the column is used. A column is numeric if all its values are numbers, with
+        decimal points or decimal commas, else categorical. Molecules without a value are kept.
     cache: whether to cache the prepared data in `$CWDFM_CACHE` or `~/.cache/cwdfm`. "read" uses
         existing entries but does not write new ones.
     workers: number of processes for reading molecules and computing their properties, or for
@@ -324,9 +325,11 @@ def _open(path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, An
         values = [*values, "`tokenizer=None`"] if isinstance(tokenizer, str) else []
     if reasons:
         advice = f"use its values ({', '.join(values)}), or " if values else ""
+        molecules = isinstance(tokenizer, MoleculeTokenizer)
+        how = "for the model (`cwdfm prepare --tokenizer MODEL`)" if molecules else "with these"
         raise InputError(
             f"{path} was prepared {', and '.join(reasons)}; {advice}pass the raw data, or "
-            f"prepare the data again with the requested values",
+            f"prepare it again {how}",
             fields=(*requested, "tokenizer") if isinstance(tokenizer, str) else tuple(requested),
         )
     return data

@@ -6,6 +6,7 @@ stereochemistry but not explicit hydrogen atoms.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from cwdfm.data.readers import (
     file_type,
@@ -62,15 +63,20 @@ def read_molecules(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
 
 def _read_structures(path: Path) -> Iterator[str]:
     """Yield the SMILES of each record of an .sdf file; "unreadable" for a damaged record."""
+    for molecule in _records(path):
+        if molecule is None:
+            yield "unreadable"
+        elif not molecule.GetNumAtoms() and molecule.HasProp(SMILES_FIELD):
+            yield str(molecule.GetProp(SMILES_FIELD))
+        else:
+            yield to_smiles(molecule)
+
+
+def _records(path: Path, *, sanitize: bool = True) -> Iterator[Any]:
+    """Yield the molecules of an .sdf file; None for damaged records."""
     chem = rdkit()
     with opened(path) as file, chem.rdBase.BlockLogs():
-        for molecule in chem.ForwardSDMolSupplier(file):
-            if molecule is None:
-                yield "unreadable"
-            elif not molecule.GetNumAtoms() and molecule.HasProp(SMILES_FIELD):
-                yield str(molecule.GetProp(SMILES_FIELD))
-            else:
-                yield to_smiles(molecule)
+        yield from chem.ForwardSDMolSupplier(file, sanitize=sanitize)
 
 
 def _parquet_column(path: Path, column: str | None) -> str:
@@ -82,17 +88,24 @@ def _parquet_column(path: Path, column: str | None) -> str:
 
 
 def column_names(path: Path) -> list[str]:
-    """The column names of a table; empty for other files."""
+    """The column names of a table, or the fields of an .sdf file; empty for other files."""
     if file_type(path) == PARQUET:
         return parquet_columns(path)
+    if file_type(path) in SDF:
+        records = filter(None, _records(path, sanitize=False))
+        return list(dict.fromkeys(name for record in records for name in record.GetPropNames()))
     return table_columns(path) if is_table(path) else []
 
 
 def read_values(path: Path, column: str) -> Iterator[str]:
     """Yield the values of a column in the order of `read_molecules`."""
     if file_type(path) == PARQUET:
-        return read_parquet(path, column, texts=False)
-    return (value for _, value in read_column(path, column))
+        yield from read_parquet(path, column, texts=False)
+    elif file_type(path) in SDF:
+        for record in _records(path, sanitize=False):
+            yield record.GetProp(column) if record and record.HasProp(column) else ""
+    else:
+        yield from (value for _, value in read_column(path, column))
 
 
 def has_molecules(path: Path) -> bool:

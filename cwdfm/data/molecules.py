@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from cwdfm.data.columns import check_names, parse_column, with_columns
+from cwdfm.data.columns import check_names, is_missing, parse_column, with_columns
 from cwdfm.data.dataset import SEED, Split, TokenData, Tokens, token_dtype
 from cwdfm.data.molecule_files import check_molecule_file, column_names, read_molecules, read_values
 from cwdfm.data.properties import map_molecules
@@ -36,8 +36,10 @@ from cwdfm.provenance import package_version
 
 HELD_OUT = 20  # one row in HELD_OUT is held out, rounded up
 REASONS = ("blank", "unparsable", "too_long", "unknown_tokens", "duplicate")
+CONFLICT = "different_values"  # duplicates whose conditions differ from those of the kept row
 # Part of the cache keys. Increase it with any change that prepares the same rows differently.
 PREPARATION = 1
+COLUMNS = 2  # the same for the values of conditions
 
 MAX_LENGTH = 10**4  # every row is padded to the length, which costs memory
 _MAX_EXAMPLES = 5  # rows shown for each reason
@@ -71,7 +73,7 @@ class MoleculeOptions:
         if rules := self.standardize.to_json():
             options["standardize"] = rules
         if self.condition:
-            options["condition"] = list(self.condition)
+            options |= {"condition": list(self.condition), "columns": COLUMNS}
         return options
 
 
@@ -151,6 +153,8 @@ class Molecules(ABC):
 
         Of rows with equal canonical SMILES, only the first is kept. Held-out molecules therefore
         never appear in the training set, even if the dataset's own split repeats some of them.
+        `report` counts duplicates with different values of the conditions as `different_values`,
+        and the kept rows without a value of NAME as `no_NAME`.
         `report` counts the rows that `standardize` changed as `changed_...`; these rows are kept
         unless there is another reason to drop them.
 
@@ -173,6 +177,7 @@ class Molecules(ABC):
         changed, counts = Counter[str](), Counter[str]()
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # split by canonical SMILES, in file order
+        first: dict[str, tuple[str, ...]] = {}  # the values of these molecules, if any
         sequences = _Sequences(options.length)
         longest = 0  # tokens of the longest dropped molecule
 
@@ -190,8 +195,13 @@ class Molecules(ABC):
                 sequences.add(found.tokens)
                 locations.append(row.location)
                 values.append(cells)
+                if cells:
+                    first[found.smiles] = cells
                 continue
             counts[reason] += 1
+            if cells != (before := first.get(found.smiles, cells)):
+                counts[CONFLICT] += 1
+                detail += f": {'; '.join(cells)} differs from {'; '.join(before)}"
             if reason == "too_long":
                 longest = max(longest, len(found.tokens))
             if len(shown := examples.setdefault(reason, [])) < _MAX_EXAMPLES:
@@ -202,6 +212,8 @@ class Molecules(ABC):
         if rules := options.standardize.to_json():
             changes = {f"changed_{name}": changed[name] for name in rules if name in changed}
             report |= {MIXTURE: counts[MIXTURE], **changes}
+        if counts[CONFLICT]:
+            report[CONFLICT] = counts[CONFLICT]
         if len(kept) < 2:
             raise _too_few(self.name, len(kept), report, examples)
         tokenizer = tokenizer or options.representation(sequences.tokens)
@@ -210,7 +222,11 @@ class Molecules(ABC):
         report |= {"kept": len(kept), "train": len(train), "valid": len(valid)}
         columns = {}
         for name, column in zip(in_table, zip(*values, strict=True), strict=True):
-            columns[name] = parse_column(name, column, locations)[train + valid]
+            parsed = parse_column(name, column, locations)
+            if len(unknown := np.flatnonzero(is_missing(parsed))):
+                report[f"no_{name}"] = len(unknown)
+                examples[f"no_{name}"] = [locations[i] for i in unknown[:_MAX_EXAMPLES]]
+            columns[name] = parsed[train + valid]
         data = TokenData(
             self.name, x[train], x[valid], tokenizer, report, examples, source, columns
         )

@@ -10,6 +10,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -108,7 +109,7 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
     The column name ignores case; None means `smiles`. Rows without the field yield "".
     """
     # strict: otherwise an unclosed quote would swallow the rows after it.
-    reader = csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)], strict=True)
+    reader = csv.reader(lines(path), delimiter=delimiter(path), strict=True)
     requested = "smiles" if name is None else name
     try:
         if (header := next(reader, None)) is None:
@@ -136,16 +137,26 @@ def find_column(names: list[str], requested: str) -> str | None:
 
 def table_columns(path: Path) -> list[str]:
     """The column names of a table."""
-    header = next(csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)]), [])
+    header = next(csv.reader(lines(path), delimiter=delimiter(path)), [])
     return [field.strip() for field in header]
+
+
+def delimiter(path: Path) -> str:
+    """The delimiter of a table: of comma, semicolon and tab, the one that splits the header most.
+
+    Spreadsheets write semicolons where the comma is the decimal separator. Ties are decided by the
+    suffix: a comma in .csv files, a tab in .tsv files.
+    """
+    usual = _DELIMITERS[file_type(path)]
+    header = re.sub('"[^"]*"', "", next(lines(path), ""))
+    return max((usual, *{",", ";", "\t"} - {usual}), key=header.count)
 
 
 def missing_column(path: str | Path, column: str, names: list[str]) -> InputError:
     """The error for a table without the column."""
     return InputError(
         f"{path} has no column {column!r}, its columns are {', '.join(map(repr, names))}; choose "
-        f"one of them with column=. Columns are separated by commas in .csv files and by tabs "
-        f"in .tsv files. Text in a table must be .jsonl or .parquet",
+        f"one of them with column=",
         fields=("column",),
     )
 

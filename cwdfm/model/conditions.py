@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cwdfm.data.columns import is_missing
 from cwdfm.data.dataset import TokenData
 from cwdfm.data.readers import find_column
 from cwdfm.errors import InputError, check_instance, is_number, require
@@ -24,6 +25,7 @@ from cwdfm.ops.random import Purpose, uniform_BN
 
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
+_SHOWN = 30  # categories listed in an error
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,10 @@ class Categorical(Condition):
     def encode(self, value: object) -> float:
         """The index of the category."""
         if value not in self.categories:
+            known, more = self.categories[:_SHOWN], len(self.categories) - _SHOWN
+            others = f" and {more:,} more" if more > 0 else ""
             raise InputError(
-                f"{self.name} has no category {value!r}; choose from {', '.join(self.categories)}"
+                f"{self.name} has no category {value!r}; choose from {', '.join(known)}{others}"
             )
         return float(self.categories.index(str(value)))
 
@@ -114,16 +118,21 @@ def condition_of(name: str, data: TokenData) -> Condition:
     values = _column(data, name)
     if values.dtype.kind == "f":
         train = values[: len(data.train)]
+        train = train[~is_missing(train)]
+        if not len(train):
+            raise InputError(f"column {name!r} has no value for any training molecule")
         statistics = (train.mean(), train.std(), train.min(), train.max())
         return Numeric(name, *map(float, statistics))
-    return Categorical(name, tuple(np.unique(values).tolist()))
+    return Categorical(name, tuple(np.unique(values[~is_missing(values)]).tolist()))
 
 
 def encode_columns(conditions: tuple[Condition, ...], data: TokenData) -> NDArray[np.float32]:
     """The encoded conditions [n, C] of all n training and validation sequences."""
-    encoded = np.empty((len(data.train) + len(data.valid), len(conditions)), np.float32)
+    encoded = np.full((len(data.train) + len(data.valid), len(conditions)), np.nan, np.float32)
     for i, condition in enumerate(conditions):
-        encoded[:, i] = list(map(condition.encode, _column(data, condition.name).tolist()))
+        values = _column(data, condition.name)
+        known = ~is_missing(values)
+        encoded[known, i] = list(map(condition.encode, values[known].tolist()))
     return encoded
 
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from cwdfm.data import SmilesFile, Standardize, TokenData, canonical, load, randomize
+from cwdfm.data.columns import is_missing
 from cwdfm.data.molecules import MoleculeOptions
 from cwdfm.data.smiles import parse
 from cwdfm.errors import InputError
+from cwdfm.model.conditions import Categorical, Numeric, condition_of, encode_columns
 
 pytest.importorskip("rdkit")
 
@@ -23,6 +25,14 @@ def table(path: Path, values: dict[str, list[str]]) -> Path:
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         typed = {n: list(map(float, v)) if n == "Heavy" else v for n, v in values.items()}
         parquet.write_table(arrow.table({"smiles": SMILES, **typed}), path)
+    elif path.suffix == ".sdf":
+        from rdkit.Chem import MolFromSmiles, MolToMolBlock
+
+        records = ["\n\n\ndamaged\n>  <Heavy>\n50\n\n"]
+        for smiles, *cells in zip(SMILES, *values.values(), strict=True):
+            fields = [f">  <{name}>\n{cell}\n\n" for name, cell in zip(values, cells, strict=True)]
+            records.append(MolToMolBlock(MolFromSmiles(smiles)) + "".join(fields))
+        path.write_text("".join(f"{record}$$$$\n" for record in records))
     else:
         rows = zip(SMILES, *values.values(), strict=True)
         lines = [",".join(("smiles", *values)), *map(",".join, rows)]
@@ -35,7 +45,7 @@ def values_of(data: TokenData, name: str) -> dict[str, object]:
     return dict(zip(texts, data.columns[name].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.sdf"])
 def test_columns_belong_to_their_molecules(tmp_path: Path, name: str) -> None:
     heavy = ["3", "6", "4", "6", "6", "99", "3", "3"]  # of the repeated row, which is left out
     kind = ["chain", "ring", "chain", "ring", "chain", "chain", "chain", "chain"]
@@ -67,18 +77,65 @@ def test_randomized_molecules_keep_their_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "facts"),
+    ("cells", "values"),
     [
-        (["1", "2", "", "4", "5", "6", "7", "8"], ["'v'", "line 4"]),
-        (["1", "nan", "3", "4", "5", "6", "7", "8"], ["'v'", "line 3"]),
+        (["1", "", "3.5", "n/a", "5", "6", " NaN ", "8"], [1, None, 3.5, None, 5, None, 8]),
+        (["1,5", "2", "0,125", "-4,0", "", "6", "7", "8"], [1.5, 2, 0.125, -4, None, 7, 8]),
+        (["a", "", "b", "1", "a", "a", "a", "b"], ["a", "", "b", "1", "a", "a", "b"]),
     ],
-    ids=["empty", "nan"],
+    ids=["missing", "decimal-commas", "categories"],
 )
-def test_missing_values_are_errors(tmp_path: Path, column: list[str], facts: list[str]) -> None:
-    path = table(tmp_path / "a.csv", {"v": column})
+def test_cells_become_values(tmp_path: Path, cells: list[str], values: list[object]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "\n".join(f"{s};{c}" for s, c in zip(["smiles", *SMILES], ["v", *cells], strict=True))
+    )
+    data = load(path, condition=["v"], cache=False)
+    missing = "" if "a" in cells else float("nan")
+    expected = {
+        smiles: missing if v is None else v for smiles, v in zip(HEAVY, values, strict=True)
+    }
+    np.testing.assert_equal(values_of(data, "v"), expected)
+    assert data.report["no_v"] == sum(value in (None, "") for value in values)
+    (condition,) = conditions = (condition_of("v", data),)
+    encoded = encode_columns(conditions, data)[:, 0]
+    np.testing.assert_equal(encoded != encoded, is_missing(data.columns["v"]))
+    known = [value for value in values if value not in (None, "")]
+    if isinstance(condition, Numeric):
+        assert set(known) >= {condition.low, condition.high}
+    else:
+        assert condition == Categorical("v", tuple(sorted(map(str, set(known)))))
+
+
+@pytest.mark.parametrize(
+    ("cells", "facts"),
+    [
+        (["1", "2", ">10", "4", "5", "6", "7", "8"], ["'>10'", "line 4"]),
+        (["1,234", "2", "3", "4", "5", "6", "7", "8"], ["'1,234'", "line 2"]),
+        (["1", "inf", "3", "4", "5", "6", "7", "8"], ["'inf'", "line 3"]),
+        ([""] * 8, ["no value"]),
+        ([*"abcdefgh"], ["'a'", "line 2", "7 distinct", "3 categories"]),
+    ],
+    ids=["censored", "thousands", "infinite", "empty", "names"],
+)
+def test_unclear_values_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: list[str], facts: list[str]
+) -> None:
+    monkeypatch.setattr("cwdfm.data.columns._FEW_CATEGORIES", 3)
+    cells[5] = cells[0]  # of the repeated row
+    path = table(tmp_path / "a.csv", {"v": [f'"{cell}"' for cell in cells]})
     with pytest.raises(InputError) as error:
         load(path, condition=["v"], cache=False)
-    assert all(fact in str(error.value) for fact in facts)
+    assert all(fact in str(error.value) for fact in ("'v'", *facts))
+
+
+def test_repeated_molecules_with_other_values_are_counted(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", {"logP": list("12345678"), "same": list("12345178")})
+    data = load(path, condition=["logp", "same"], cache=False)  # the column, not the property
+    assert (data.report["duplicate"], data.report["different_values"]) == (1, 1)
+    assert values_of(data, "logp")["CCO"] == 1
+    assert "6; 1" in data.examples["duplicate"][0]
+    assert "different_values" not in load(path, condition=["same"], cache=False).report
 
 
 def test_unknown_columns_name_the_known_ones(tmp_path: Path) -> None:
@@ -91,13 +148,6 @@ def test_unknown_columns_name_the_known_ones(tmp_path: Path) -> None:
     text.write_text('{"text": "a b"}\n')
     with pytest.raises(InputError, match="condition"):
         load(text, condition=["v"], tokenizer="bytes", cache=False)
-
-
-def test_many_texts_are_no_categories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cwdfm.data.columns.MAX_CATEGORIES", 3)
-    path = table(tmp_path / "a.csv", {"v": ["1", "2", "3,5".replace(",", ";"), *"45678"]})
-    with pytest.raises(InputError, match=r"'3;5'.*line 4"):
-        load(path, condition=["v"], cache=False)
 
 
 def test_each_molecule_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,6 +263,8 @@ TABLE = 'id,Smiles,note\n1,CCO,"two\nlines"\n2,CCN,\n3\n\n4,C(C)C,"a, b"\n'
         ("a.SMI", "\ufeffCCO nom français\nCCN\n\n\nCCC\n", {}),
         ("a.csv", TABLE, {}),
         ("a.csv.gz", TABLE, {"column": "smiles"}),
+        ("a.csv", "\ufeff" + TABLE.replace(",", ";").replace("\n", "\r\n"), {}),
+        ("a.csv", TABLE.replace(",", "\t"), {}),
         ("a.tsv", TABLE.replace(", ", ";").replace(",", "\t"), {"column": "Smiles"}),
         ("a.csv", "\ufeff" + TABLE.replace("Smiles", "x y"), {"column": "x y"}),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import cwdfm
 from cwdfm.data import SelfiesTokenizer, SmilesTokenizer, Standardize, load, tokenizer_from_json
 from cwdfm.data.reference import canonical_texts, load_reference
 from cwdfm.data.smiles import canonical
@@ -134,6 +135,20 @@ def test_mixtures_are_dropped_and_counted(tmp_path: Path) -> None:
     assert "--charges" in said
     with pytest.raises(InputError, match="stereo must be one of 'keep', 'remove'"):
         Standardize(stereo="none")  # type: ignore[arg-type]
+
+
+def test_standardized_molecules_fit_a_model(tmp_path: Path) -> None:
+    """They can be prepared for a model, in order to fine-tune it."""
+    path, out, name = write(tmp_path / "a.smi"), tmp_path / "a.npz", "qm9-uniform-small"
+    prepare = ("prepare", path, "--out", out, "--components", "largest", "--stereo", "remove")
+    assert command(*prepare, "--length", 32).returncode == 0
+    assert "--force" in rejected(*prepare, "--tokenizer", name)  # another vocabulary
+    assert command(*prepare, "--tokenizer", name, "--force").returncode == 0
+    model = cwdfm.load(name)
+    data = load(out, tokenizer=model.tokenizer, length=model.length)
+    texts = {*data.texts("train"), *data.texts("valid")}
+    assert texts >= {"CC(N)C(=O)O", "CC(=O)[O-]"}
+    assert "2,048 tokens" in rejected(*prepare, "--tokenizer", "novels-small", "--force")
 
 
 def test_selfies_are_read_back_as_the_same_molecules(tmp_path: Path) -> None:

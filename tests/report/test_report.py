@@ -1,6 +1,7 @@
 """The molecule report: scores against the metrics and hand-counted sets; a self-contained page."""
 
 import csv
+import gzip
 import hashlib
 import json
 import re
@@ -297,6 +298,23 @@ def test_tables_name_what_they_contain(tmp_path: Path, kind: str, column: str) -
     write_samples(path, SampleFile(["CCO", "CC"], head={"tokenizer": kind}))
     assert path.read_text() == f'"index","{column}"\n0,"CCO"\n1,"CC"\n'
     assert read_samples(path).texts == ["CCO", "CC"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", '\ufeffname;SMILES\r\n"a;b";CCO\r\nx;CC\r\n'),
+        ("a.csv", "name,SMILES\na,CCO,too,long\nx,CC\n"),
+        ("a.csv.gz", "name,SMILES\na,CCO\nx,CC\n"),
+        ("a.SMI", "CCO a\nCC\n"),
+        ("a.smiles", "CCO a\nCC\n"),
+    ],
+    ids=["semicolons", "long-row", "compressed", "uppercase", "smiles"],
+)
+def test_files_of_other_programs(tmp_path: Path, name: str, content: str) -> None:
+    packed = gzip.compress(content.encode()) if name.endswith(".gz") else content.encode()
+    (tmp_path / name).write_bytes(packed)
+    assert read_samples(tmp_path / name).texts == ["CCO", "CC"]
 
 
 def test_files_without_a_head(tmp_path: Path, data: str) -> None:
