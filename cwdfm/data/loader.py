@@ -33,7 +33,7 @@ from cwdfm.data.text.prepared import (
 from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_choice, describe, reject_options
+from cwdfm.errors import InputError, check_choice, check_instance, describe, reject_options
 
 DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOSES)}
 Representation = Literal["smiles", "selfies"]
@@ -118,6 +118,8 @@ def load(
     path, name = Path(name_or_path), str(name_or_path)
     if representation is not None:
         check_choice("representation", representation, tuple(REPRESENTATIONS))
+    if standardize is not None:
+        check_instance("standardize", standardize, Standardize, "Standardize(components='largest')")
     if documents is None and isinstance(tokenizer, RowTokenizer):
         documents = None if name in CORPORA or is_prepared(path) else "rows"
     cut = given(length=length, limit=limit, seed=seed, part=part)
