@@ -325,7 +325,8 @@ def _open(path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, An
     if reasons:
         advice = f"use its values ({', '.join(values)}), or " if values else ""
         molecules = isinstance(tokenizer, MoleculeTokenizer)
-        how = "for the model (`cwdfm prepare --tokenizer MODEL`)" if molecules else "with these"
+        how = "for the model (`cwdfm prepare --tokenizer MODEL`)"
+        how = how if molecules else "with the requested values"
         raise InputError(
             f"{path} was prepared {', and '.join(reasons)}; {advice}pass the raw data, or "
             f"prepare it again {how}",
