@@ -259,7 +259,7 @@ def check_strings(
     if isinstance(texts, str) or not isinstance(texts, kind):
         plural = f"{kind.__name__.lower()} of {what}, such as a list"
         raise InputError(f"{name} must be a {plural}, got {describe(texts)}")
-    if not texts:
+    if not len(texts):
         raise InputError(f"{name} is empty; pass at least one string")
     if invalid := [text for text in texts if not isinstance(text, str)]:
         first = describe(invalid[0])

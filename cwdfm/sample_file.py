@@ -138,7 +138,9 @@ def read_samples(path: Path, column: str | None = None) -> SampleFile:
     kind = file_type(path)
     if kind not in (*FORMATS, *READ_ONLY):
         formats = ", ".join((*FORMATS, *READ_ONLY))
-        raise InputError(f"samples are read from {formats}, also compressed, got {str(path)!r}")
+        raise InputError(
+            f"a sample file must end in {formats}, and may be compressed, got {str(path)!r}"
+        )
     if kind == ".jsonl":
         samples = _parse_jsonl(path, "".join(lines(path)).removesuffix("\n").split("\n"))
     elif kind == ".csv":

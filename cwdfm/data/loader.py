@@ -33,7 +33,7 @@ from cwdfm.data.text.prepared import (
 from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_choice, describe, reject_options
+from cwdfm.errors import InputError, check_choice, check_instance, describe, reject_options
 
 DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOSES)}
 Representation = Literal["smiles", "selfies"]
@@ -118,6 +118,8 @@ def load(
     path, name = Path(name_or_path), str(name_or_path)
     if representation is not None:
         check_choice("representation", representation, tuple(REPRESENTATIONS))
+    if standardize is not None:
+        check_instance("standardize", standardize, Standardize, "Standardize(components='largest')")
     if documents is None and isinstance(tokenizer, RowTokenizer):
         prepared = path.suffix == ".npz" or is_prepared(path)
         documents = None if name in CORPORA or prepared else "rows"
@@ -326,7 +328,8 @@ def _open(path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, An
     if reasons:
         advice = f"use its values ({', '.join(values)}), or " if values else ""
         molecules = isinstance(tokenizer, MoleculeTokenizer)
-        how = "for the model (`cwdfm prepare --tokenizer MODEL`)" if molecules else "with these"
+        how = "for the model (`cwdfm prepare --tokenizer MODEL`)"
+        how = how if molecules else "with the requested values"
         raise InputError(
             f"{path} was prepared {', and '.join(reasons)}; {advice}pass the raw data, or "
             f"prepare it again {how}",

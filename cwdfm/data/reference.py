@@ -79,11 +79,14 @@ def _of_prepared(name: str, data: TokenData) -> ReferenceMolecules:
     dropped = {reason: data.report.get(reason, 0) for reason in ("too_long", "unknown_tokens")}
     if any(dropped.values()):
         counts = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items() if count)
+        whole = f"pass the source {data.source.get('file', data.name)!r} as data"
+        if "standardize" in data.source:  # the source still has salts, charges, ...
+            whole = "pass data prepared by the same rules without a tokenizer"
         raise InputError(
             f"{name} does not contain all molecules of its source ({counts} of "
             f"{data.report['read']:,}), so samples equal to the missing ones would count as "
-            f"novel; pass the source {data.source.get('file', data.name)!r} as data, prepare it "
-            f"again with a larger length, or skip novelty with data='none'",
+            f"novel; {whole}, prepare it again with a larger length, or skip novelty with "
+            f"data='none'",
             fields=("data",),
         )
     splits = canonical_texts(data, "train"), canonical_texts(data, "valid")

@@ -16,6 +16,7 @@ from cwdfm.data.moses import MOSES, TEST_SETS, published_statistics, read_test_s
 from cwdfm.data.properties import map_molecules, properties_of
 from cwdfm.data.readers import Progress, readable
 from cwdfm.data.reference import ReferenceMolecules
+from cwdfm.errors import InputError
 from cwdfm.files import DAMAGED_ZIP, replacing
 from cwdfm.metrics.chemnet import Moments, activations
 from cwdfm.metrics.descriptors import SCORED, Bags, Descriptors
@@ -51,6 +52,13 @@ class ReferenceStatistics:
             workers=workers,
             progress=lambda done: progress("describing the data", done, n),
         )
+        if len(described.smiles) < 2:
+            raise InputError(
+                f"distributions are compared with at least 2 valid molecules, got "
+                f"{len(described.smiles)} among {n:,} strings; pass more data, or "
+                f"distribution=False",
+                fields=("distribution",),
+            )
         x_ND = activations(described.smiles, lambda done: progress("ChemNet of the data", done, n))
         counts = _counts(described.fragments), _counts(described.scaffolds)
         return cls(Moments.of(x_ND), described.fingerprints, *counts, described.properties)

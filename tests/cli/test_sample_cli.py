@@ -394,7 +394,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
         with pytest.raises(cwdfm.InputError, match=message):
             read_samples(tmp_path / name)
-    with pytest.raises(cwdfm.InputError, match="cannot read"):
+    with pytest.raises(cwdfm.InputError, match=r"none\.smi does not exist"):
         read_samples(tmp_path / "none.smi")
 
 

@@ -133,6 +133,8 @@ def test_mixtures_are_dropped_and_counted(tmp_path: Path) -> None:
         "prepare", tmp_path / "a.txt", "--out", tmp_path / "t", "--charges", "neutralize"
     )
     assert "--charges" in said
+    with pytest.raises(InputError, match=r"Standardize.*'largest'"):
+        load(tmp_path / "a.smi", standardize="largest", cache=False)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="stereo must be one of 'keep', 'remove'"):
         Standardize(stereo="none")  # type: ignore[arg-type]
 
@@ -148,6 +150,9 @@ def test_standardized_molecules_fit_a_model(tmp_path: Path) -> None:
     data = load(out, tokenizer=model.tokenizer, length=model.length)
     texts = {*data.texts("train"), *data.texts("valid")}
     assert texts >= {"CC(N)C(=O)O", "CC(=O)[O-]"}
+    with pytest.raises(InputError, match=r"unknown_tokens 1") as error:
+        load_reference(str(out), cache=False)
+    assert "a.smi" not in str(error.value)  # it still has the salts
     assert "2,048 tokens" in rejected(*prepare, "--tokenizer", "novels-small", "--force")
 
 

@@ -163,8 +163,8 @@ prepare @/chars --out %/out --length 8
     chars is already prepared
 prepare %/a.smi --out %/out
     \.npz, got .*out
-prepare %/a.smi --out %/a.npz --part test --tokenizer gpt2
-    --tokenizer gpt2 and --part test are only for text, .*a\.smi contains molecules
+prepare %/a.smi --out %/a.npz --part test --documents lines
+    --documents lines and --part test are only for text, .*a\.smi contains molecules
 prepare %/a.smi --out %/a.npz --randomized 0
     --randomized must be an integer >= 1, got 0
 prepare %/a.smi --out %/a.npz --randomized 2 --seed -1

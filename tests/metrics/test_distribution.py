@@ -258,6 +258,11 @@ def test_statistics_are_cached(
     assert calls == [len(DATA), len(DATA), 20, 5]
 
 
+def test_invalid_molecules_have_no_distribution() -> None:
+    with pytest.raises(InputError, match="1 among 3"):
+        ReferenceStatistics.of(["C(", "CCO", "x"])
+
+
 def test_processes_give_the_same_result_in_order() -> None:
     texts = [f"{'C' * (i % 5 + 1)}{i % 7}" for i in range(600)]
     done: list[int] = []

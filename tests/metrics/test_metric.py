@@ -161,6 +161,16 @@ def test_empty_histograms_have_no_distance() -> None:
     assert found["ring_sizes"] == {"samples": {}, "reference": {}, "total_variation": None}
 
 
+def test_training_in_any_collection() -> None:
+    """Such as a column of a pandas table, whose truth value is an error."""
+
+    class Series(list[str]):
+        def __bool__(self) -> bool:
+            raise ValueError("ambiguous")
+
+    assert score(["CCO", "CC"], Series(["OCC"])).novel == FoldCounts((1,))
+
+
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "no-samples": (lambda: score([], None), "samples is empty.*at least one"),
     "one-string": (lambda: score("CCO", None), "samples must be a sequence.*str 'CCO'"),

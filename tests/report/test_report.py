@@ -552,7 +552,7 @@ def test_wrong_input(tmp_path: Path) -> None:
     cases: list[tuple[list[object], str]] = [
         (["--out", tmp_path], "files"),
         (["--files", *out], "no sample files"),
-        ([tmp_path / "no.jsonl", *out], "cannot read"),
+        ([tmp_path / "no.jsonl", *out], "does not exist"),
         ([tmp_path / "no.doc", *out], "must end in"),
         ([empty, *out], "contains no samples"),
         ([cut, *out], "truncated"),
