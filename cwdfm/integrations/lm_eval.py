@@ -33,7 +33,8 @@ _register = _load("lm_eval.api.registry").register_model
 _utils, _model_utils = _load("lm_eval.utils"), _load("lm_eval.models.utils")
 
 Row = tuple[list[int], int]  # token ids, and the number of context tokens at the beginning
-Job = tuple[list[int], int, float]  # context token ids, number of new tokens, temperature
+Draws = tuple[float, float | None]  # temperature and top_p
+Job = tuple[list[int], int, Draws]  # context token ids, number of new tokens, draws
 
 
 @_register("cwdfm")
@@ -97,7 +98,7 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         self.max_gen_toks, self.steps = max_gen_toks, steps
         self.has_solver = solver is not None
         self.solver = partial(_make_solver, self.view.method, solver, options)
-        self.solver(0.0)  # raises an error for invalid options now
+        self.solver((0.0, None))  # raises an error for invalid options now
 
     @property
     def max_length(self) -> int:
@@ -138,7 +139,8 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         rows = [self._row(context, text) for _, context, text in requests]
         greedy = [False] * len(rows)
         if self.check_greedy:
-            completions = self._complete([(ids[:n], len(ids) - n, 0.0) for ids, n in rows])
+            jobs = [(ids[:n], len(ids) - n, (0.0, None)) for ids, n in rows]
+            completions = self._complete(jobs)
             greedy = [
                 ids[count:] == new for (ids, count), new in zip(rows, completions, strict=True)
             ]
@@ -159,7 +161,9 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
             ids = self.tok_encode(context)
             ids = (ids if self.is_language else self._begin(ids))[new + 1 - self.max_length :]
             default = 1.0 if kwargs.get("do_sample") else 0.0
-            jobs.append((ids, new, float(kwargs.get("temperature", default))))
+            jobs.append(
+                (ids, new, (float(kwargs.get("temperature", default)), kwargs.get("top_p")))
+            )
             stops.append(kwargs["until"])
         if self.is_language:
             texts = self._generate(jobs, stops)
@@ -189,13 +193,14 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         pairs = zip(jobs, stops, strict=True)
         numbered = [(i, *job, tuple(stop)) for i, (job, stop) in enumerate(pairs)]
         for group in _grouped(numbered, lambda job: job[2:], len(jobs)):
-            numbers, given, (new, *_), (temperature, *_), (stop, *_) = zip(*group, strict=True)
+            numbers, given, (new, *_), (draws, *_), (stop, *_) = zip(*group, strict=True)
             out = self.model.generate(
                 prompts=[self.tokenizer.decode(ids) for ids in given],
                 max_new_tokens=new,
                 steps=self.steps,
-                solver=self.solver(temperature) if self.has_solver else None,
-                temperature=temperature,
+                solver=self.solver(draws) if self.has_solver else None,
+                temperature=draws[0],
+                top_p=draws[1],
                 stop=[*self.model.stop_ids, *filter(None, stop)],
                 seed=self.seed,
                 index=torch.tensor(numbers),
@@ -250,7 +255,7 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
         completions: list[list[int]] = [[] for _ in jobs]
         numbered = [(i, *job) for i, job in enumerate(jobs)]
         for group in _grouped(numbered, lambda job: (len(job[1]), *job[2:]), self.batch_size):
-            numbers, given, (count, *_), (temperature, *_) = zip(*group, strict=True)
+            numbers, given, (count, *_), (draws, *_) = zip(*group, strict=True)
             begin = len(given[0])
             after = self.view.after(begin + count)
             length = begin + count + len(after)
@@ -269,21 +274,21 @@ class CwdfmLM(_TemplateLM):  # type: ignore[misc]
                 fixed=fixed_N.expand(len(group), -1),
                 index=torch.tensor(numbers),
             )
-            samples = self.view.method.sample(
-                self.view.network(), self.solver(temperature), request
-            )
+            samples = self.view.method.sample(self.view.network(), self.solver(draws), request)
             tokens_BN = self.view.swap(samples.tokens.cpu())[:, begin : begin + count]
             for i, ids in zip(numbers, tokens_BN.tolist(), strict=True):
                 completions[i] = ids
         return completions
 
 
-def _make_solver(
-    method: Method, name: str | None, options: dict[str, Any], temperature: float
-) -> Any:
+def _make_solver(method: Method, name: str | None, options: dict[str, Any], draws: Draws) -> Any:
     masked = isinstance(method, Flow) and method.source.marks_noise
     name = name or ("confidence" if masked else method.default_solver)
-    return method.adapt(make_solver(name, temperature=temperature, **options))
+    temperature, top_p = draws
+    if "temperature" in options:
+        raise InputError("temperature is an option of generation; set it with --gen_kwargs")
+    given = {"temperature": temperature} | ({} if top_p is None else {"top_p": top_p})
+    return method.adapt(make_solver(name, **options | given))
 
 
 def _grouped(items: Iterable[Any], key: Callable[[Any], Any], size: int) -> Iterable[list[Any]]:

@@ -69,6 +69,7 @@ class LanguageModel:
     whole_blocks: bool = False  # whether the last block is as long as the others
     stop_ids: tuple[int, ...] = ()  # tokens that end a text
     length: int = 2048  # maximum number of tokens, including the prompt
+    letters: bool = False  # whether tokens are letters, such as amino acids, without spaces between
     frames: bool = False  # whether texts are enclosed in special tokens such as [CLS] and [SEP]
     schedule: Schedule = field(default_factory=Linear)
 
@@ -102,6 +103,11 @@ class LanguageModel:
         """Move the network to a device; returns this model."""
         self.network.to(find_device(device))
         return self
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of the tokenizer's ids, without special tokens."""
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text.replace(" ", "") if self.letters else text
 
     def swap(self, ids: Tensor) -> Tensor:
         """Convert the tokenizer's ids to those of `source`, or vice versa."""

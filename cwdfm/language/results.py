@@ -56,21 +56,20 @@ class Results:
 
     def text(self, number: int) -> str:
         """The current text of a prompt."""
-        decode = self.model.tokenizer.decode
         parts: list[list[int]] = [[]]
         for token in self._kept(number):
             if token < 0:
                 parts.append([])
             else:
                 parts[-1].append(token)
-        text = OPEN.join(decode(part, skip_special_tokens=True) for part in parts)
+        text = OPEN.join(map(self.model.decode, parts))
         ends = [text.find(stop) for stop in self.options.stop_texts if stop in text]
         return text[: min(ends)] if ends else text
 
     def has_stop_text(self, number: int) -> bool:
         """Whether the current text contains a stop string."""
         known = [token for token in self._kept(number) if token >= 0]
-        text = self.model.tokenizer.decode(known, skip_special_tokens=True)
+        text = self.model.decode(known)
         return any(stop in text for stop in self.options.stop_texts)
 
     def finish(self) -> Generated:
@@ -87,8 +86,7 @@ class Results:
         """The tokens of a text, which may end before a stop string."""
         row = [token for token in self._kept(number) if token >= 0]
         if self.options.stop_texts:
-            decode = self.model.tokenizer.decode
-            while row and len(decode(row, skip_special_tokens=True)) > len(text):
+            while row and len(self.model.decode(row)) > len(text):
                 row = row[:-1]
         return row
 

@@ -190,7 +190,8 @@ def read_published(folder: Path, config: dict[str, Any]) -> Checkpoint:
     if kind not in READERS and is_language_model(config):
         raise InputError(
             f"{folder} contains a language model of type {kind!r}, which generates from prompts; "
-            f"use `cwdfm sample --prompts`, or cwdfm.load and cwdfm.generate"
+            f"use `cwdfm sample --prompts`, or cwdfm.load and cwdfm.generate; for its likelihood, "
+            f"cwdfm.elbo or the lm-evaluation-harness (docs/pretrained.md)"
         )
     if kind not in READERS:
         known = (*READERS, *FAMILIES)

@@ -160,6 +160,7 @@ def read_masked_lm(folder: Path, config: dict[str, Any], options: LoadOptions) -
         mask_id=find_mask(config, tokenizer),
         length=min(length, getattr(tokenizer, "model_max_length", length)),
         frames=True,
+        letters=config["model_type"] == "esm",
     )
 
 

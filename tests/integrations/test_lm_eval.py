@@ -231,12 +231,13 @@ def test_language_models(name: str, tmp_path: Path) -> None:
     expected = float(cwdfm.elbo(logits, *flow, fixed=fixed, draws=4, seed=2).nats_B)
     ((score, _),) = lm.loglikelihood([SimpleNamespace(args=(context, f" {text}"))], True)
     assert score == pytest.approx(-expected, rel=1e-4)
-    kwargs = {"until": ["sat"], "max_gen_toks": 6}
+    draws = {"temperature": 1.0, "top_p": 0.5}
+    kwargs = {"until": ["sat"], "max_gen_toks": 6, **draws}
     contexts = [context, "a big old dog"]
     texts = lm.generate_until([SimpleNamespace(args=(each, kwargs)) for each in contexts])
     solver = cwdfm.TopK(temperature=0.0)
     stop = [*model.stop_ids, "sat"]
-    out = model.generate(prompts=contexts, max_new_tokens=6, solver=solver, stop=stop, seed=2)
+    out = model.generate(solver, prompts=contexts, max_new_tokens=6, stop=stop, seed=2, **draws)
     assert texts == out.texts
     chat = lm.apply_chat_template([{"role": "user", "content": "cat"}])
     assert chat == "user cat the"
@@ -274,6 +275,7 @@ def test_command(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"drwas": 4}, "drwas"),
         ({"steps": 0}, "steps.*0"),
         ({"dtype": "float17"}, "dtype.*float17"),
+        ({"temperature": 0.5}, "gen_kwargs"),
     ],
 )
 def test_invalid_input(models: Path, options: dict[str, Any], facts: str) -> None:

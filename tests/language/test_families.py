@@ -51,6 +51,7 @@ def test_masked_language_models_continue_and_fill(tmp_path: Path, kind: str) -> 
     special = set(range(6))
     assert not special & {*first[2:4], second[2], second[4]}
     assert filled.new_tokens.tolist() == [2, 2]
+    assert (" " in filled.texts[0]) == (kind != "Esm")  # proteins are letters
     with pytest.raises(cwdfm.InputError, match="chat template"):
         cwdfm.generate(model, messages=[[{"role": "user", "content": "the"}]])
     with pytest.raises(cwdfm.InputError, match="cache"):
