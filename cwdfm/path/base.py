@@ -100,8 +100,9 @@ class Path(ABC):
         On a path without a context weight, t may also be [B, N], with one time per coordinate.
 
         The draw is a function of (seed, step, index), where `index` [B] holds global sample indices
-        (default 0..B-1) and `step` is the training step. Coordinates in `fixed` [B, N] keep their
-        data token.
+        (default 0..B-1) and `step` is the training step. In a training loop pass `step`: without
+        it, every batch gets the same noise and the same thresholds for its reveals. Coordinates in
+        `fixed` [B, N] keep their data token.
         """
         check_seed(seed)
         check_step(step)
