@@ -58,6 +58,11 @@ class Loss(ABC):
         """
         check_instance("batch", batch, PathSample, "path.sample(x_1, t)")
         check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+        if not _agree(schedule, batch.schedule):
+            raise InputError(
+                f"the path has the schedule {batch.schedule}, but the loss is called with "
+                f"{schedule}; pass the path's schedule"
+            )
         needed_BN = self.needed(batch)
         check_mask(f"{type(self).__name__}.needed's result", needed_BN, tuple(batch.x_t.shape))
         prediction = LogitsPrediction(logits, needed_BN, batch)
@@ -114,6 +119,14 @@ class WeightedCrossEntropy(Loss):
         ce_BN = -prediction.log_probs(batch.x_1)[0]
         weights_BN = self.weights(prediction, batch, schedule).to(ce_BN.dtype)
         return torch.where(weights_BN == 0, 0.0, weights_BN * ce_BN)
+
+
+def _agree(schedule: Schedule, other: Schedule | None) -> bool:
+    """Whether two schedules are equal, or give the same kappa; those of users may lack `==`."""
+    if other is None or schedule == other:
+        return True
+    t = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    return torch.allclose(schedule.kappa(t), other.kappa(t))
 
 
 def _count(batch: PathSample) -> Tensor:

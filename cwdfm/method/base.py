@@ -220,7 +220,9 @@ class MethodConfig(ABC):
 
 def unsupported_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:
     """Raise the error for a solver that the method does not support."""
-    name = type(solver).__name__ if is_dataclass(solver) else repr(solver)
+    name = repr(solver)
+    if is_dataclass(solver) and not isinstance(solver, type):
+        name = type(solver).__name__
     if (weight := getattr(solver, "weight", None)) is not None:
         name += f" with {weight}"
     raise InputError(f"{name} cannot sample from {type(method).__name__}: {reason}; use {allowed}")

@@ -39,7 +39,7 @@ class PathSample:
     `revealed` is the reveal mask B_t, not value equality: with a uniform source x_t^i may equal
     x_1^i by chance without being revealed. `fixed` coordinates are conditioned on: always revealed,
     and excluded from the loss. `weight` is the context weight of the path, if any; the terms of the
-    likelihood bound include it.
+    likelihood bound include it, and depend on the path's `schedule`.
     """
 
     x_0: Tensor  # [B, N] int64, noise
@@ -50,6 +50,7 @@ class PathSample:
     fixed: Tensor  # [B, N] bool
     source: Source
     weight: Weight | None = None
+    schedule: Schedule | None = None
 
 
 class RevealOptions(TypedDict):
@@ -100,8 +101,9 @@ class Path(ABC):
         On a path without a context weight, t may also be [B, N], with one time per coordinate.
 
         The draw is a function of (seed, step, index), where `index` [B] holds global sample indices
-        (default 0..B-1) and `step` is the training step. Coordinates in `fixed` [B, N] keep their
-        data token.
+        (default 0..B-1) and `step` is the training step. In a training loop pass `step`: without
+        it, every batch gets the same noise and the same thresholds for its reveals. Coordinates in
+        `fixed` [B, N] keep their data token.
         """
         check_seed(seed)
         check_step(step)
@@ -139,7 +141,8 @@ class Path(ABC):
         if fixed is None:
             fixed = torch.zeros_like(x_1, dtype=torch.bool)
         checks.wait()
-        return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source, self.context_weight)
+        parts = self.source, self.context_weight, self.schedule
+        return PathSample(x_0, x_1, x_t, t, revealed, fixed, *parts)
 
 
 def independent_reveals(kappa: Tensor, length: int, **options: Unpack[RevealOptions]) -> Tensor:

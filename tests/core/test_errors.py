@@ -148,6 +148,10 @@ INVALID: list[tuple[Callable[[], object], str]] = [
         lambda: loss_of(cwdfm.CrossEntropy(), MASK, width=5),
         r"shape \(3, 8, 6\), or \(.*, 6\) .*\(3, 8, 5\)",
     ),
+    (
+        lambda: cwdfm.NELBO()(torch.zeros(3, 8, 6), PATH.sample(X, T), cwdfm.Cosine()),
+        "loss is called with Cosine",
+    ),
     (lambda: sample(prompt=X, fixed=~NOTHING), "all positions are fixed.*free some"),
     (lambda: sample(prompt=X[0, :5]), r"shape \(3, 8\) or \(8,\), got .*\(5,\).*pad it"),
     (lambda: sample(source=UNIFORM, prompt=X), "UniformSource.*pass fixed="),

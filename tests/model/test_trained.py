@@ -112,6 +112,7 @@ def test_rows_have_a_sequence_each() -> None:
 
 def test_wrong_arguments(molecules: Pretrained) -> None:
     untyped: Any = molecules
+    source: Any = molecules.source
     untyped_words: Any = SimpleNamespace(encode=list, decode="".join, vocab_size=5)
     for call in (
         lambda: untyped.generate("nieghbor", n=1, steps=1),
@@ -126,7 +127,7 @@ def test_wrong_arguments(molecules: Pretrained) -> None:
         lambda: untyped.generate("neighbor", n=1, steps=1, radius=2),
         lambda: replace(molecules, tokenizer=untyped_words),
         lambda: replace(molecules, tokenizer=ByteTokenizer()),
-        lambda: replace(molecules, method=molecules.source),
+        lambda: replace(molecules, method=source),
         lambda: untyped.likelihood("CCO"),
         lambda: untyped.likelihood([]),
         lambda: untyped.likelihood(["C" * 99]),
