@@ -62,7 +62,8 @@ def parse_column(name: str, cells: Sequence[str], locations: Sequence[str]) -> N
 
 def is_missing(values: NDArray[np.generic]) -> NDArray[np.bool_]:
     """Which entries of a parsed column have no value."""
-    return np.isnan(values) if values.dtype.kind == "f" else values == ""
+    missing: NDArray[np.bool_] = np.isnan(values) if values.dtype.kind == "f" else values == ""
+    return missing
 
 
 def _number(cell: str) -> float | None:

@@ -149,7 +149,7 @@ def delimiter(path: Path) -> str:
     """
     usual = _DELIMITERS[file_type(path)]
     header = re.sub('"[^"]*"', "", next(lines(path), ""))
-    return max((usual, *{",", ";", "\t"} - {usual}), key=header.count)
+    return max((usual, ",", ";", "\t"), key=header.count)
 
 
 def missing_column(path: str | Path, column: str, names: list[str]) -> InputError:
