@@ -82,10 +82,10 @@ class SampleFile:
         return {RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
 
 
-def check_format(path: Path) -> None:
+def check_format(path: Path, formats: Sequence[str] = FORMATS) -> None:
     """Require a suffix that samples can be written to."""
-    if path.suffix not in FORMATS:
-        raise InputError(f"a sample file must end in {', '.join(FORMATS)}, got {str(path)!r}")
+    if path.suffix not in formats:
+        raise InputError(f"a sample file must end in {', '.join(formats)}, got {str(path)!r}")
 
 
 def write_samples(path: Path, samples: SampleFile) -> None:
