@@ -307,6 +307,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "moses": moses,
     "scaffolds": scaffolds,
     "predictor_guidance": partial(guidance, "Guidance by a predictor, MOSES"),
+    "classifier_free": partial(guidance, "Classifier-free guidance, MOSES"),
     "evaluation_time": evaluation_time,
     "text_small_mask": text_small,
     "text_small_uniform": text_small,
