@@ -7,18 +7,15 @@ asynchronously while the first kernels run; see `cwdfm/ops`.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
-from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
-from typing import Any, ParamSpec, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
-P = ParamSpec("P")
-T = TypeVar("T")
 MAX_INT = 2**63 - 1  # limit of tensor and file sizes
 # Sanity limits. Larger values would fail only later, when memory runs out.
 MAX_LENGTH = 10**6  # tokens per sequence
@@ -235,21 +232,16 @@ def reject_options(reason: str, **options: object) -> None:
         )
 
 
-def names_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function with many options, so that unknown ones raise an `InputError`."""
+def check_option_names(function: Callable[..., object], options: Collection[str]) -> None:
+    """Raise an InputError if the function has no parameter of one of these names."""
     known = tuple(signature(function).parameters)
-
-    @wraps(function)
-    def checked(*args: P.args, **options: P.kwargs) -> T:
-        for name in options.keys() - set(known):
+    for name in options:
+        if name not in known:
             hint = "".join(f" (did you mean {x!r}?)" for x in get_close_matches(name, known, 1))
             raise InputError(
                 f"{function.__name__} has no option {name!r}{hint}; its options are "
                 f"{', '.join(known)}"
             )
-        return function(*args, **options)
-
-    return checked
 
 
 def check_strings(

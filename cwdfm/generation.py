@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cwdfm.data.fragments import Fragment, expand_holes, has_ranges
 from cwdfm.data.smiles import SmilesTokenizer
-from cwdfm.errors import InputError, check_instance, check_integer, names_options
+from cwdfm.errors import InputError, check_instance, check_integer, check_option_names
 from cwdfm.guidance import Guidance
 from cwdfm.guidance.base import check_guidance, guide
 from cwdfm.language.generate import generate_text
@@ -52,6 +52,7 @@ def generate(trained: Any, solver: Any = None, **options: Any) -> Any:
     `Generated`) for the options, and `generate_with_fragment` for `fragment=`.
     """
     if isinstance(trained, LanguageModel):
+        check_option_names(generate_text, options)
         return generate_text(trained, solver=solver, **options)
     _check_trained(trained)
     if settings := sorted(options.keys() & SPECIFIC_OPTIONS):
@@ -61,12 +62,13 @@ def generate(trained: Any, solver: Any = None, **options: Any) -> Any:
             f"generate has no option {' or '.join(settings)}, which is an option of a solver; pass "
             f"the solver make_solver({name!r}, {given})"
         )
-    if (fragment := options.pop("fragment", None)) is not None:
+    fragment = options.pop("fragment", None)
+    check_option_names(generate_samples, options)
+    if fragment is not None:
         return generate_with_fragment(trained, fragment, solver, **options)
     return generate_samples(trained, solver, **options)
 
 
-@names_options
 def generate_samples(
     trained: Trained,
     solver: object = None,

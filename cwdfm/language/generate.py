@@ -18,7 +18,6 @@ from cwdfm.errors import (
     check_callable,
     check_instance,
     check_integer,
-    names_options,
 )
 from cwdfm.language.block import BlockModel, Constraint, Limits
 from cwdfm.language.model import LanguageModel
@@ -41,7 +40,6 @@ from cwdfm.solver import Solver, State, TopK
 from cwdfm.source import MaskSource
 
 
-@names_options
 @torch.no_grad()
 def generate_text(
     model: LanguageModel,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.device import find_device
-from cwdfm.errors import InputError, check_integer
+from cwdfm.errors import InputError, check_integer, check_option_names
 from cwdfm.model.attention import KVCache
 from cwdfm.schedule import Linear, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
@@ -142,6 +142,7 @@ class LanguageModel:
         """Generate text: see `cwdfm.generate`."""
         from cwdfm.language.generate import generate_text
 
+        check_option_names(generate_text, options)
         return generate_text(self, solver=solver, **options)
 
 

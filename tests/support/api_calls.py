@@ -309,7 +309,7 @@ def method_calls() -> dict[str, Call]:
         calls[f"{type(weight).__name__}()"] = Call(weight, arguments, alpha)
     for loss in (cwdfm.CrossEntropy(), cwdfm.NELBO(), cwdfm.Bregman(),
                  cwdfm.ScaledCrossEntropy(WEIGHTS[0], "raw")):  # fmt: skip
-        arguments = fields(logits=(LOGITS,), batch=(BATCH_OF_PATH,), schedule=SCHEDULES)
+        arguments = fields(logits=(LOGITS,), batch=(BATCH_OF_PATH,), schedule=(LINEAR,))
         calls[f"{type(loss).__name__}()"] = Call(loss, arguments, finite)
     for schedule in SCHEDULES:
         for name in ("kappa", "kappa_dot", "survival", "inverse"):
