@@ -122,7 +122,7 @@ class WeightedCrossEntropy(Loss):
 
 
 def _agree(schedule: Schedule, other: Schedule | None) -> bool:
-    """Whether two schedules are equal, or give the same kappa; those of users may lack `==`."""
+    """Whether two schedules are equal, or give the same kappa; a class may not define `==`."""
     if other is None or schedule == other:
         return True
     t = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
