@@ -152,7 +152,7 @@ def test_remasking_follows_its_exact_law(
     chain = Chain(correlated_target(2, 3, seed=1), mask=True)
     remask = cwdfm.Remask(rule, eta, loop)  # type: ignore[arg-type]
     solver = cwdfm.Euler(hazard="integrated", corrector=remask)
-    counts = counts_of(chain, solver, 5, n=200_000)
+    counts = counts_of(chain, solver, 5, n=120_000)
     times = np.linspace(0, 1, 6).tolist()
     assert_follows(counts, remask_law(chain, times, rule, eta, loop is not None))
     if rule != "confidence":  # a single token is lost too rarely to show
@@ -217,7 +217,8 @@ def test_gibbs_follows_its_exact_law_and_leaves_the_marginals(
         if t_next < 1:
             law = law @ gibbs_matrix(chain, t_next**2, select)
     solver = cwdfm.Gibbs(cwdfm.Euler(hazard="integrated"), select=select)
-    counts = counts_of(chain, solver, 5, grid=torch.tensor(times, dtype=torch.float64))
+    grid = torch.tensor(times, dtype=torch.float64)
+    counts = counts_of(chain, solver, 5, n=60_000, grid=grid)
     assert_follows(counts, chain.data_law(law))
     assert_differs(counts, exact_law(chain, np.array(times), exact=True))
     p_S = chain.marginal(0.4)

@@ -13,7 +13,7 @@ from tests.support.exact import correlated_target
 from tests.support.stats import assert_differs, assert_same_law, histogram, p_value
 
 SCHEDULE = cwdfm.Polynomial(2.0)
-N = 100_000
+N = 40_000
 
 
 class ReferenceModel(ModelWrapper):  # type: ignore[misc]

@@ -28,7 +28,7 @@ SHAPE = (5, 20)
 
 
 def draw(model: cwdfm.Model, source: cwdfm.Source, solver: cwdfm.Solver, **options: object):  # type: ignore[no-untyped-def]
-    settings: dict[str, object] = {"shape": SHAPE, "steps": 10, "seed": 11, **options}
+    settings: dict[str, object] = {"shape": SHAPE, "steps": 6, "seed": 11, **options}
     return cwdfm.sample(model, source, SCHEDULE, solver, **settings)  # type: ignore[arg-type]
 
 

@@ -31,12 +31,12 @@ def path_reveals(
 
 
 def chain_reveals(
-    source: cwdfm.Source, weight: cwdfm.Weight, t: float, length: int, n: int, steps: int = 200
+    source: cwdfm.Source, weight: cwdfm.Weight, t: float, length: int, n: int, steps: int = 100
 ) -> Tensor:
     """The chain towards a known x_1, stepped manually from noise that differs everywhere.
 
-    Weights act on the state at the start of a step, so the counts are off by O(1/steps): at 200
-    steps their mean of 4.9 is, over 40,000 sequences, off by 0.007 with an error of 0.008. Even
+    Weights act on the state at the start of a step, so the counts are off by O(1/steps): at 100
+    steps their mean of 4.9 is, over 40,000 sequences, off by 0.009 with an error of 0.008. Even
     0.02 would be one false alarm in 400,000 instead of a million, at 3,000 sequences.
     """
     goal = 7

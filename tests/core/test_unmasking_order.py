@@ -217,8 +217,8 @@ def test_a_step_picks_what_brute_force_picks(score: Any, gamma: float | None) ->
     """For prompts of all lengths. The model is conditioned on the revealed fraction."""
     source, n, steps = cwdfm.MaskSource(7), 20, 6 if gamma is None else 20
     solver = cwdfm.TopK(score) if gamma is None else cwdfm.EntropyBound(gamma, score)
-    fixed = torch.rand(50, n, generator=torch.manual_seed(0)) < torch.linspace(0, 0.9, 50)[:, None]
-    state = solver.init(source, torch.arange(50), n, prompt=torch.full((n,), 3), fixed=fixed)
+    fixed = torch.rand(20, n, generator=torch.manual_seed(0)) < torch.linspace(0, 0.9, 20)[:, None]
+    state = solver.init(source, torch.arange(20), n, prompt=torch.full((n,), 3), fixed=fixed)
     model, sizes = Recorder(Uneven(source.num_tokens)), set()
     for step in range(steps):
         before, t_next = state.tokens, (step + 1) / steps
@@ -229,7 +229,7 @@ def test_a_step_picks_what_brute_force_picks(score: Any, gamma: float | None) ->
         x, t = model.asked[-1]
         assert torch.equal(x, before)
         p = source.data_logits(model.model(x, t)).softmax(-1).detach().numpy()
-        for b in range(50):
+        for b in range(20):
             masked = [i for i in range(n) if before[b, i] == 7]
             free = max(1, n - int(fixed[b].sum()))
             assert float(t[b]) == pytest.approx(math.sqrt(1 - len(masked) / free))

@@ -18,7 +18,7 @@ Memory = Any
 # (state, memory, number of the step) -> the next states and memories with their probabilities
 Rule = Callable[[State, Memory, int], Iterator[tuple[State, Memory, float]]]
 SCHEDULE = cwdfm.Polynomial(2.0)
-N_SAMPLES = 60_000
+N_SAMPLES = 40_000
 # Weights, each with a reference implementation of its log-weight.
 WEIGHTS: dict[str, tuple[cwdfm.Weight | None, LogWeight | None]] = {
     "none": (None, None),
