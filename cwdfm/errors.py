@@ -2,19 +2,24 @@
 
 Every message says what was given, what is allowed and how to fix it. On a GPU, values are checked
 asynchronously while the first kernels run; see `cwdfm/ops`.
+
+torch is imported only by functions that have received a tensor: importing it takes seconds, which
+processes that prepare data do not need to spend.
 """
 
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_INT = 2**63 - 1  # limit of tensor and file sizes
 # Sanity limits. Larger values would fail only later, when memory runs out.
@@ -46,7 +51,7 @@ class RunError(RuntimeError):
 
 def describe(x: object) -> str:
     """A short description of a value for an error message: shape and dtype for a tensor."""
-    if isinstance(x, Tensor):
+    if is_tensor(x):
         return f"a {x.dtype} tensor of shape {tuple(x.shape)}"
     if isinstance(x, np.ndarray):
         return f"a {x.dtype} array of shape {x.shape}"
@@ -86,14 +91,16 @@ def check_extras(what: str, modules: Mapping[str, str]) -> None:
         )
 
 
-def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:
+def check_tokens(name: str, x_BN: "Tensor", num_tokens: int) -> None:
     """Require a non-empty int64 tensor [B, N] with ids in 0..num_tokens-1."""
     check_token_tensor(name, x_BN)
     check_token_range(name, num_tokens, *(int(v) for v in x_BN.aminmax()))
 
 
-def check_token_tensor(name: str, x_BN: Tensor) -> None:
+def check_token_tensor(name: str, x_BN: "Tensor") -> None:
     """Require a non-empty int64 tensor [B, N]."""
+    import torch
+
     if not has_values(x_BN) or x_BN.dim() != 2 or x_BN.dtype != torch.int64:
         raise InputError(
             f"{name} must be an int64 tensor of shape [batch, length], got {describe(x_BN)}; "
@@ -112,7 +119,7 @@ def check_token_range(name: str, num_tokens: int, low: int, high: int) -> None:
         )
 
 
-def check_time_tensor(t: Tensor, batch: int, length: int) -> None:
+def check_time_tensor(t: "Tensor", batch: int, length: int) -> None:
     """Require a floating-point tensor [B] or [B, N]."""
     shapes = ((batch,), (batch, length))
     if not has_values(t) or t.shape not in shapes or not t.is_floating_point():
@@ -131,8 +138,10 @@ def check_time_range(low: float, high: float) -> None:
         )
 
 
-def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+def check_mask(name: str, mask: "Tensor", *shapes: tuple[int, ...]) -> None:
     """Require a boolean tensor of one of these shapes, such as [B, N] or [N]."""
+    import torch
+
     if not has_values(mask) or mask.dtype != torch.bool or mask.shape not in shapes:
         one_mask = any(len(shape) == 1 for shape in shapes)
         advice = "use torch.arange(length) < k" if one_mask else "expand a mask over the batch"
@@ -142,14 +151,14 @@ def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
         )
 
 
-def check_finite(logits: Tensor) -> None:
+def check_finite(logits: "Tensor") -> None:
     """Require that every row of logits [..., V] defines a distribution.
 
     Single entries may be -inf: these tokens have probability zero.
     """
     top = logits.amax(dim=-1)
-    if not bool(torch.isfinite(top).all()):
-        raise not_finite(int((~torch.isfinite(top)).sum()), top.numel())
+    if not bool(top.isfinite().all()):
+        raise not_finite(int((~top.isfinite()).sum()), top.numel())
 
 
 def not_finite(bad: int, rows: int) -> NotFinite:
@@ -170,9 +179,22 @@ def require(valid: bool, name: str, rule: str, value: object) -> None:
         raise InputError(f"{name} must {rule}, got {value!r}{advice}", fields=(name,))
 
 
-def has_values(x: object) -> TypeGuard[Tensor]:
+def is_tensor(x: object) -> "TypeGuard[Tensor]":
+    """Whether a value is a tensor: there are none before torch is imported."""
+    if "torch" not in sys.modules:
+        return False
+    import torch
+
+    return isinstance(x, torch.Tensor)
+
+
+def has_values(x: object) -> "TypeGuard[Tensor]":
     """Whether a value is a dense tensor with data, as opposed to a sparse or meta tensor."""
-    return isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta
+    if not is_tensor(x):
+        return False
+    import torch
+
+    return x.layout == torch.strided and not x.is_meta
 
 
 def is_number(value: object) -> bool:

@@ -19,15 +19,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from cwdfm.errors import InputError
+
+if TYPE_CHECKING:  # importing torch takes seconds
+    import torch
+    from torch import Tensor
 
 LOCK = "lock"  # name of the lock file inside a locked folder
 MARKER = ".cwdfm"  # empty file in a folder of unfinished work that this library created
@@ -111,8 +112,12 @@ def check_fields(origin: str, data: Any, /, **types: type | UnionType) -> None:
             raise ValueError(f"{name!r} in {origin} is {value!r:.80}, not of type {type_name}")
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: "dict[str, Tensor]", dtype: "torch.dtype | None" = None
+) -> None:
     """Write tensors in the safetensors format; `dtype` converts the floating-point ones."""
+    from safetensors.torch import save_file
+
     path.touch()
     mode = path.stat().st_mode
     on_cpu: dict[str, Tensor] = {}
@@ -133,8 +138,10 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | N
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> "dict[str, Tensor]":
     """Read tensors in the safetensors format. Raises InputError if the file is damaged."""
+    from safetensors.torch import load_file
+
     try:
         check_regular(path)
         with path.open("rb"):  # safetensors reports an unreadable file as a missing one

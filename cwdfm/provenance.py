@@ -11,13 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cwdfm.version import __version__
 
 
 def provenance() -> dict[str, Any]:
     """Command, date, git revision, package versions and hardware of this process."""
+    import torch  # takes seconds, and other functions of this module do not need it
+
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,27 +1,32 @@
 """The recommended sampler for a budget of model evaluations."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_bool, check_integer, check_tokens
-from cwdfm.method.base import Method
+from cwdfm.method.base import Method, SampleRequest
 from cwdfm.method.flow import Flow
+from cwdfm.path import MixturePath
 from cwdfm.postprocess import Resample
 from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.jump_your_steps import jump_your_steps
+from cwdfm.solver.match_data import closest_to_data
 from cwdfm.solver.sample import Samples
 from cwdfm.solver_config import make_solver
 
 Times = tuple[float, ...]  # a time grid
 
 GROUPS = 8  # evaluations per round of resampling with a mask source (1 with a uniform source)
-FITTED = 2  # evaluations per token below which a fitted time grid helps, with a uniform source
+FITTED = 2  # evaluations per token below which a sampler is fitted, with a uniform source
 MIN_RESOLUTION = 64  # candidate times of a fitted grid
+GRID_DATA, FIT_DATA = 64, 512  # sequences that fit a grid, and that choose between samplers
+FIT_BATCH = 64  # sequences drawn together to choose between samplers
+TEMPERATURES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # of the samplers to choose from
 GIBBS_TOKENS = 32  # a Gibbs step redraws one token in this many
 SMALL_VOCABULARY = 256  # up to here, the rules for molecules apply; above, those for text
 
@@ -121,8 +126,9 @@ def recommend(
             targets. The default prefers sample quality: the most valid molecules among samplers at
             least as novel as Euler.
         data: With `faithful`, held-out data [B, N], or samples of the model from many steps; a few
-            dozen suffice. With a uniform source and a small budget, the time grid is fitted to them
-            (see `jump_your_steps`), which costs 64 evaluations of each or more.
+            hundred sequences. If there are too few evaluations to be exact, the sampler is then
+            chosen whose samples resemble them most (see `closest_to_data`). This takes a few
+            hundred evaluations of every sequence.
 
     For flows, `RULES` has one list of choices per data type and source. Other methods use their own
     solver.
@@ -133,7 +139,7 @@ def recommend(
             f"recommend requires a model returned by cwdfm.load, got a {type(model).__name__}"
         )
     check_bool("faithful", faithful)
-    fitted = None
+    fit = None
     if data is not None:
         if not (faithful and isinstance(method, Flow)):
             raise InputError("data is used only for a flow with faithful=True; omit it")
@@ -141,17 +147,51 @@ def recommend(
         check_tokens("data", tokens, method.source.vocab_size)
         if fixed is None and model.fix_first:
             fixed = torch.arange(tokens.shape[-1]) == 0
-        fitted = partial(fitted_times, model, tokens, fixed)
-    return recommend_for(method, evaluations, model.length, faithful=faithful, fitted=fitted)
+        fit = DataFit(model.model, method, tokens, fixed)
+    return recommend_for(method, evaluations, model.length, faithful=faithful, fit=fit)
 
 
-def fitted_times(trained: Any, tokens: Tensor, fixed: Tensor | None, steps: int) -> Times:
-    """The grid of `jump_your_steps` for a trained flow."""
-    flow: Flow = trained.method
-    resolution = max(MIN_RESOLUTION, 2 * steps)
-    network = (trained.model, flow.source, flow.schedule)
-    grid = jump_your_steps(*network, tokens, steps, fixed=fixed, resolution=resolution)
-    return tuple(grid.tolist())
+@dataclass(frozen=True, eq=False)
+class DataFit:
+    """Fits samplers of a flow to data [B, N]; `fixed` tokens, [B, N] or [N], are given."""
+
+    model: Any
+    flow: Flow
+    tokens: Tensor
+    fixed: Tensor | None = None
+
+    def times(self, steps: int) -> Times:
+        """The grid of `jump_your_steps`."""
+        network = (self.model, self.flow.source, self.flow.schedule)
+        tokens, fixed = self._first(GRID_DATA)
+        resolution = max(MIN_RESOLUTION, 2 * steps)
+        grid = jump_your_steps(*network, tokens, steps, fixed=fixed, resolution=resolution)
+        return tuple(grid.tolist())
+
+    def closest(self, candidates: Iterator[Recommendation]) -> Recommendation:
+        """The candidate whose samples resemble the data most."""
+        path = MixturePath(self.flow.source, self.flow.schedule)
+        tokens, fixed = self._first(FIT_DATA)
+
+        def draw(candidate: Recommendation) -> Tensor:
+            options = candidate.options
+            request = SampleRequest(
+                shape=(len(tokens), tokens.shape[1]),
+                steps=candidate.steps,
+                grid=options["grid"],
+                prompt=None if fixed is None else tokens,
+                fixed=fixed,
+                batch_size=FIT_BATCH,
+            )
+            return self.flow.sample(self.model, candidate.solver, request).tokens
+
+        draws = ((candidate, draw(candidate)) for candidate in candidates)
+        return closest_to_data(self.model, path, tokens, draws, fixed)
+
+    def _first(self, count: int) -> tuple[Tensor, Tensor | None]:
+        """The first sequences and their fixed tokens."""
+        rows = self.fixed is not None and self.fixed.dim() == 2
+        return self.tokens[:count], self.fixed[:count] if rows else self.fixed
 
 
 def recommend_for(
@@ -160,12 +200,9 @@ def recommend_for(
     length: int,
     *,
     faithful: bool = False,
-    fitted: Callable[[int], Times] | None = None,
+    fit: DataFit | None = None,
 ) -> Recommendation:
-    """The sampler for a method and sequences of this length.
-
-    `fitted` maps a number of steps to the time grid that fits the model.
-    """
+    """The sampler for a method and sequences of this length; `fit` chooses a faithful one."""
     check_integer("evaluations", evaluations)
     if not isinstance(method, Flow):
         # A block diffusion model evaluates every block but the last once more to cache it.
@@ -173,7 +210,7 @@ def recommend_for(
         return Recommendation(method.default_solver, max(1, evaluations - blocks + 1))
     small, masked = method.source.vocab_size <= SMALL_VOCABULARY, method.source.marks_noise
     if faithful:
-        return _faithful(evaluations, length, masked, fitted)
+        return _faithful(evaluations, length, masked, fit)
     rules = RULES[f"{'molecules' if small else 'text'}, {'mask' if masked else 'uniform'}"]
     rule = next(rule for rule in reversed(rules) if rule.per_token * length <= evaluations)
     cost = GROUPS if masked else 1
@@ -212,18 +249,32 @@ def gibbs_steps(evaluations: int, schedule: Schedule, begin: float = 0.0, **_: A
     return max(steps for steps in range(1, evaluations + 1) if cost(steps) <= evaluations)
 
 
-def _faithful(
-    evaluations: int, length: int, masked: bool, fitted: Callable[[int], Times] | None
-) -> Recommendation:
+def _faithful(evaluations: int, length: int, masked: bool, fit: DataFit | None) -> Recommendation:
     """The sampler that stays closest to the model's distribution."""
     if masked and evaluations >= length:
         return Recommendation("first-hitting", length)  # exact: one token per evaluation
+    if fit is not None and evaluations < FITTED * length:
+        return fit.closest(_candidates(evaluations, masked, fit))
     if masked:
         # Tokens that are drawn at once lose their dependence, most of all if they are close. A
         # lower temperature makes up for part of it; below 0.9 it costs more where tokens are
         # independent (docs/results/frontier.md).
         settings = (("temperature", 0.9), ("distance", widest_distance(evaluations)))
         return Recommendation("random-order", evaluations, "kappa", settings)
-    if fitted is not None and evaluations < FITTED * length:
-        return Recommendation("ancestral", evaluations, times=fitted(evaluations))
     return Recommendation("ancestral", evaluations, "kappa")
+
+
+def _candidates(evaluations: int, masked: bool, fit: DataFit) -> Iterator[Recommendation]:
+    """Samplers for too few evaluations to be exact. Which is closest depends on the data."""
+    if masked:
+        distances = dict.fromkeys((widest_distance(evaluations), 0))
+        for distance, temperature in product(distances, TEMPERATURES):
+            settings = (("temperature", temperature), ("distance", distance))
+            yield Recommendation("random-order", evaluations, "kappa", settings)
+        return
+    times = fit.times(evaluations)
+    for temperature in TEMPERATURES:
+        settings = (("temperature", temperature),)
+        yield Recommendation("ancestral", evaluations, "kappa", settings, times=times)
+        yield Recommendation("ancestral", evaluations, "kappa", settings)
+        yield Recommendation("euler", evaluations, "kappa", settings)

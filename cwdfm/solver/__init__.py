@@ -10,6 +10,7 @@ from cwdfm.solver.fit_confidence import fit_confidence, fit_temperature
 from cwdfm.solver.gibbs import Gibbs
 from cwdfm.solver.jump_your_steps import jump_your_steps
 from cwdfm.solver.klass import KLASS
+from cwdfm.solver.match_data import closest_to_data
 from cwdfm.solver.path_planning import PathPlanning
 from cwdfm.solver.sample import Samples, Start, sample
 from cwdfm.solver.theta import ThetaRK2, ThetaTrapezoidal
@@ -36,6 +37,7 @@ __all__ = [
     "ThetaTrapezoidal",
     "Threshold",
     "TopK",
+    "closest_to_data",
     "fit_confidence",
     "fit_temperature",
     "jump_your_steps",

@@ -8,7 +8,7 @@ budget. The average number used and the scores of all candidates are recorded.
 
 Every draw is kept, so the same command resumes after an interruption. The result is written to
 DIR/frontier.json. With `--stages`, drawing and scoring can run on different machines: draw, score,
-draw, score (the second draws use the selected samplers). `--tasks` and `--budgets` divide the work
+draw, score (the second draws use the selected samplers), or draw with `--all-seeds`, score. `--tasks` and `--budgets` divide the work
 between commands, and `--time-limit` stops one. `--extend` keeps the rows of a recorded result that
 are not measured again.
 """
@@ -21,6 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cache, partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,20 @@ from cwdfm.device import find_device
 from cwdfm.errors import InputError
 from cwdfm.files import write_json
 from cwdfm.provenance import provenance
-from experiments.frontier.search import Plan, advance, prepare, rows, unit_file
+from experiments.frontier.search import (
+    PARTS,
+    Plan,
+    advance,
+    all_families,
+    budget_folder,
+    prepare,
+    rows,
+)
 from experiments.frontier.tasks import LENGTH, Exact, Molecules, Task, Text
 from experiments.results import read
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256)
-Unit = tuple[str, int | None]  # a task and a budget
+Unit = tuple[str, int | None, int]  # a task, a budget and a part of the families
 Finished = tuple[str, int | None, float]
 EXACT_SAMPLES = 8  # times the usual samples, for a small sampling error of total variation
 
@@ -93,20 +102,20 @@ def run_unit(
     stages: tuple[str, ...],
     deadline: float,
 ) -> Finished | None:
-    """Advance a task at a budget, or prepare it if the budget is None; None after the deadline."""
+    """Advance a unit, or prepare its task if the budget is None; None after the deadline."""
     if time.time() >= deadline:
         return None
-    begin, (name, budget) = time.perf_counter(), unit
+    begin, (name, budget, part) = time.perf_counter(), unit
     task = loaded(config, name)
     measured = prepare(task, folder, stages)
     if budget is not None and measured is not None:
-        advance(task, budget, folder, plan, measured, stages)
+        advance(task, budget, part, folder, plan, measured, stages)
     return name, budget, time.perf_counter() - begin
 
 
 def run(config: Config, options: argparse.Namespace, plan: Plan) -> None:
     """Advance all units, the most expensive ones first."""
-    tasks = options.tasks or config.tasks
+    tasks, budgets = options.tasks or config.tasks, sorted(options.budgets, reverse=True)
     advance_unit = partial(
         run_unit,
         config=config,
@@ -116,8 +125,8 @@ def run(config: Config, options: argparse.Namespace, plan: Plan) -> None:
         deadline=time.time() + options.time_limit,
     )
     groups: list[list[Unit]] = [
-        [(name, None) for name in tasks],
-        [(name, budget) for budget in sorted(options.budgets, reverse=True) for name in tasks],
+        [(name, None, 0) for name in tasks],
+        [(name, budget, part) for budget, name, part in product(budgets, tasks, range(PARTS))],
     ]
     pool = None
     if options.workers:  # a forked process cannot use a GPU
@@ -134,10 +143,12 @@ def collect(config: Config, folder: Path) -> dict[str, Any]:
     """The record of all finished rows."""
     found = []
     for name in config.tasks:
-        if budgets := [b for b in BUDGETS if unit_file(folder, name, b).exists()]:
-            task = config.make(name)
-            prepare(task, folder, ())
-            found += [row for budget in budgets for row in rows(task, budget, folder)]
+        budgets = [b for b in BUDGETS if budget_folder(folder, name, b).exists()]
+        task = config.make(name) if budgets else None
+        if task is not None and (measured := prepare(task, folder, ())) is not None:
+            for budget in budgets:
+                order = all_families(task, budget, Plan(), measured)
+                found += rows(task, budget, order, folder)
     return {"config": vars(config), "rows": found}
 
 
@@ -151,6 +162,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds")
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
+    parser.add_argument(
+        "--all-seeds", action="store_true", help="draw every candidate with all seeds"
+    )
     parser.add_argument("--candidates", type=int, default=6, help="samplers of each family")
     parser.add_argument("--data", default="qm9", help="QM9, or a prepared copy of it")
     parser.add_argument("--fcd", action="store_true", help="compute FCD of molecules")
@@ -171,7 +185,8 @@ def main(arguments: list[str]) -> None:
         parser.error(f"unknown tasks {sorted(unknown)}; choose from {config.tasks}")
     check_same(config, options.out)
     begun = recorded(config, options.extend) if options.extend else {"commands": [], "rows": []}
-    plan = Plan(config.seeds, config.candidates, tuple(options.families))
+    only = tuple(options.families)
+    plan = Plan(config.seeds, config.candidates, only, options.all_seeds)
     run(config, options, plan)
     record = collect(config, options.out)
     known = options.out / "frontier.json"

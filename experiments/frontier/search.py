@@ -1,12 +1,13 @@
 """The search for one task and budget, kept in a folder so that it can be interrupted.
 
     FOLDER/TASK.json                   measurements of the model: reference, grid, confidence
-    FOLDER/TASK/BUDGET.json            the samplers of every family, and the scores of their draws
+    FOLDER/TASK/BUDGET/FAMILY.json     the samplers of a family, and the scores of their draws
     FOLDER/TASK/BUDGET/KEY.npz         the tokens of a draw
 
 Drawing requires the model and its device; scoring requires RDKit or an evaluator LM. Each stage
 processes what the other has finished: search draws, their scores, the choice in every family, its
-draws with the other seeds, and their scores.
+draws with the other seeds, and their scores. A plan with `all_seeds` draws every candidate with
+every seed at once, for a machine that cannot score.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ import cwdfm
 from cwdfm.files import write_json
 from cwdfm.method.flow import Flow
 from cwdfm.path import MixturePath
-from cwdfm.recommendation import recommend_for
+from cwdfm.recommendation import DataFit, recommend_for
 from cwdfm.schedule import time_grid
 from cwdfm.solver.jump_your_steps import best_path, step_costs
 from experiments.frontier.families import Measured, Sampler, families
@@ -36,6 +37,7 @@ SEARCH_SEED = 1000
 REFERENCE = 256  # evaluations of Euler, whose novelty and entropy are the reference for the others
 RESOLUTION = 64  # number of times that jump-your-steps chooses from
 LEARNED_FROM = 128  # held-out sequences for the learned confidence
+PARTS = 8  # groups of families, which different workers can process
 Record = dict[str, Any]
 
 
@@ -46,14 +48,14 @@ class Plan:
     seeds: tuple[int, ...] = (1, 2, 3)
     candidates: int = 6
     only: tuple[str, ...] = ()  # families; all by default
+    all_seeds: bool = False  # draw all candidates with the seeds of the report
 
 
 class Draws:
     """The draws in a file and their scores, by key."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.folder = path.with_suffix("")
+    def __init__(self, path: Path, folder: Path) -> None:
+        self.path, self.folder = path, folder
         self.record: Record = {"draws": {}}
         if path.exists():
             self.record = json.loads(path.read_text())
@@ -61,6 +63,12 @@ class Draws:
     @property
     def known(self) -> dict[str, Record]:
         found: dict[str, Record] = self.record["draws"]
+        return found
+
+    @property
+    def report(self) -> list[list[str]]:
+        """The keys of the chosen draws for every seed; empty before there is a choice."""
+        found: list[list[str]] = self.record.get("report", [])
         return found
 
     def save(self) -> None:
@@ -105,8 +113,8 @@ def key(sampler: Sampler, seed: int) -> str:
     return hashlib.sha256(f"{sampler} {seed}".encode()).hexdigest()[:16]
 
 
-def unit_file(folder: Path, task: str, budget: int) -> Path:
-    return folder / slug(task) / f"{budget}.json"
+def budget_folder(folder: Path, task: str, budget: int) -> Path:
+    return folder / slug(task) / str(budget)
 
 
 def slug(name: str) -> str:
@@ -116,7 +124,8 @@ def slug(name: str) -> str:
 
 def prepare(task: Task, folder: Path, stages: Sequence[str]) -> Measured | None:
     """Draw and score the reference, and measure the model; None if it was not drawn."""
-    found = Draws(folder / f"{slug(task.name)}.json")
+    here = folder / slug(task.name)
+    found = Draws(here.with_suffix(".json"), here)
     euler = Sampler(cwdfm.Euler(), REFERENCE, "t")
     name, record = key(euler, SEARCH_SEED), found.record
     if "draw" in stages and name not in found.known:
@@ -158,68 +167,89 @@ def _measure(task: Task, samples: torch.Tensor) -> Record:
 
 
 def all_families(task: Task, budget: int, plan: Plan, measured: Measured) -> dict[str, Any]:
-    """The candidates of every family, and of the recommendation."""
+    """The candidates of every family; None for the recommendation, which takes long to find."""
     options: dict[str, Any] = {"masked": task.masked, "candidates": plan.candidates}
     options["temperatures"] = task.temperatures
-    found = families(budget, task.length, **options, measured=measured)
-    faithful = not isinstance(task, Trained)
-    method = Flow(*task.flow[1:])
-    choice = recommend_for(
-        method, budget, task.length, faithful=faithful, fitted=measured.times if faithful else None
-    )
-    found["recommended"] = [Sampler.recommended(choice)]
+    found: dict[str, Any] = families(budget, task.length, **options, measured=measured)
+    found["recommended"] = None
     return {name: each for name, each in found.items() if not plan.only or name in plan.only}
 
 
+def recommended(task: Task, budget: int) -> list[Sampler]:
+    """The recommendation; for an exact target the one that keeps its distribution."""
+    flow, fit = Flow(*task.flow[1:]), None
+    faithful = not isinstance(task, Trained)
+    if faithful and (data := task.held_out()) is not None:
+        fit = DataFit(task.flow[0], flow, data, task.given)
+    choice = recommend_for(flow, budget, task.length, faithful=faithful, fit=fit)
+    return [Sampler.recommended(choice)]
+
+
 def advance(
-    task: Task, budget: int, folder: Path, plan: Plan, measured: Measured, stages: Sequence[str]
+    task: Task,
+    budget: int,
+    part: int,
+    folder: Path,
+    plan: Plan,
+    measured: Measured,
+    stages: Sequence[str],
 ) -> None:
-    """Draw and score whatever is possible now."""
-    unit = Draws(unit_file(folder, task.name, budget))
+    """Draw and score whatever is possible now, for every family of one of the `PARTS`."""
+    here = budget_folder(folder, task.name, budget)
+    found = list(all_families(task, budget, plan, measured).items())
+    for family, candidates in found[part::PARTS]:
+        draws = Draws(here / f"{slug(family)}.json", here)
+        _advance(task, candidates or recommended(task, budget), draws, plan, stages)
+        draws.record["family"] = family
+        draws.save()
+
+
+def _advance(
+    task: Task, candidates: Sequence[Sampler], draws: Draws, plan: Plan, stages: Sequence[str]
+) -> None:
+    """Draw and score whatever is possible now, for a family of samplers."""
     scores = "score" in stages and task.can_score
-    for family, candidates in all_families(task, budget, plan, measured).items():
-        waiting, search = list(candidates), list[str]()
-        tried: list[tuple[Sampler, Scores]] = []
-        while waiting:
-            each = waiting.pop(0)
-            name = key(each, SEARCH_SEED)
-            search.append(name)
-            if "draw" in stages:
-                unit.draw(task, each, SEARCH_SEED, final=False)
-            if scores:
-                unit.score(task, [name])
-            if found := unit.known.get(name, {}).get("scores"):
-                tried.append((each, found))
-            if not waiting and len(tried) == len(search) < plan.candidates:
-                waiting += filter(None, [task.further(tried)])
-        if len(tried) < len(search):
-            unit.save()
-            continue
-        chosen = task.choose(tried)
+    waiting, search = list(candidates), list[str]()
+    tried: list[tuple[Sampler, Scores]] = []
+    while waiting:
+        each = waiting.pop(0)
+        name = key(each, SEARCH_SEED)
+        search.append(name)
         if "draw" in stages:
-            for seed in plan.seeds:
-                for each in chosen:
-                    unit.draw(task, each, seed, final=True)
-        report = [[key(each, seed) for each in chosen] for seed in plan.seeds]
+            draws.draw(task, each, SEARCH_SEED, final=False)
+            for seed in plan.seeds if plan.all_seeds else ():
+                draws.draw(task, each, seed, final=True)
         if scores:
-            unit.score(task, chain.from_iterable(report))
-        unit.record.setdefault("families", {})[family] = {
-            "search": search,
-            "report": report,
-        }
-        unit.save()
+            draws.score(task, [name])
+        if known := draws.known.get(name, {}).get("scores"):
+            tried.append((each, known))
+        if not waiting and len(tried) == len(search) < plan.candidates:
+            waiting += filter(None, [task.further(tried)])
+    if len(tried) < len(search):
+        return
+    chosen = task.choose(tried)
+    if "draw" in stages:
+        for seed in plan.seeds:
+            for each in chosen:
+                draws.draw(task, each, seed, final=True)
+    report = [[key(each, seed) for each in chosen] for seed in plan.seeds]
+    if scores:
+        draws.score(task, chain.from_iterable(report))
+    draws.record |= {"search": search, "report": report}
 
 
-def rows(task: Task, budget: int, folder: Path) -> Iterator[Record]:
+def rows(task: Task, budget: int, order: Iterable[str], folder: Path) -> Iterator[Record]:
     """The finished rows: a family's choice with the report seeds, and all its candidates."""
-    unit = Draws(unit_file(folder, task.name, budget))
-    for family, found in unit.record.get("families", {}).items():
-        runs = [[unit.known.get(name, {}) for name in names] for names in found["report"]]
+    here = budget_folder(folder, task.name, budget)
+    for family in order:
+        path = here / f"{slug(family)}.json"
+        draws = Draws(path, here)
+        runs = [[draws.known.get(name, {}) for name in names] for names in draws.report]
         flat = [each for run in runs for each in run]
-        if not all(each.get("scores") for each in flat):
+        if not flat or not all(each.get("scores") for each in flat):
             continue
         scores = [task.combine([each["scores"] for each in run]) for run in runs]
-        searched = [unit.known[name] for name in found["search"]]
+        searched = [draws.known[name] for name in draws.record["search"]]
         # Of too few valid molecules FCD is not computed.
         names = [name for name in scores[0] if all(name in each for each in scores)]
         yield {

@@ -213,11 +213,10 @@ def test_scores_of_some_seeds_only_are_left_out(tmp_path: Path) -> None:
     words = ["--tasks", "exact, mask", "--budgets", "4", "--families", "Euler", "--seeds", "1", "2"]
     words += ["--samples", "8", "--candidates", "1", "--out", str(tmp_path)]
     frontier.main(words)
-    path = tmp_path / "exact-mask" / "4.json"
-    unit = json.loads(path.read_text())
-    first = unit["families"]["Euler"]["report"][0][0]
-    unit["draws"][first]["scores"]["FCD"] = 1.0
-    path.write_text(json.dumps(unit))
+    path = tmp_path / "exact-mask" / "4" / "euler.json"
+    family = json.loads(path.read_text())
+    family["draws"][family["report"][0][0]]["scores"]["FCD"] = 1.0
+    path.write_text(json.dumps(family))
     frontier.main([*words, "--stages", "score"])
     (row,) = json.loads((tmp_path / "frontier.json").read_text())["rows"]
     assert row["scores"].keys() == {"total variation"}
@@ -232,12 +231,15 @@ def test_stages_and_continuation_give_the_same_record(tmp_path: Path) -> None:
     for stage in ("draw", "score", "draw", "score"):
         frontier.main([*words, "4", "--out", str(parts), "--stages", stage])
     frontier.main([*words, "8", "--out", str(parts)])
-    records = [json.loads((each / "frontier.json").read_text()) for each in (once, parts)]
-    assert [len(each["commands"]) for each in records] == [1, 5]
+    every = tmp_path / "every"
+    frontier.main([*words, "4", "8", "--out", str(every), "--stages", "draw", "--all-seeds"])
+    frontier.main([*words, "4", "8", "--out", str(every), "--stages", "score"])
+    records = [json.loads((each / "frontier.json").read_text()) for each in (once, parts, every)]
+    assert [len(each["commands"]) for each in records] == [1, 5, 2]
     found = [each["rows"] for each in records]
     for row in [row for rows in found for row in rows]:
         del row["seconds"]
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert [(row["budget"], row["family"]) for row in found[0]] == [
         (budget, family) for budget in (4, 8) for family in ("Euler", "path planning")
     ]

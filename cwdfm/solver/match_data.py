@@ -1,0 +1,86 @@
+"""Compare samples with data through a flow's own predictions, to choose between samplers.
+
+The denoising cross-entropy of a sequence x_1 at noise level kappa_t = kappa,
+
+    l_kappa(x_1) = -1/N sum_i log p_t(x_1^i | x_t),    x_t ~ p_t(. | x_1),
+
+tells how well its tokens fit each other, from those that are close (kappa near 1) to all of them
+(kappa near 0). Coarse steps draw tokens independently that depend on each other, which raises it; a
+low temperature lowers it. Samples that follow the data have its mean and standard deviation at
+every noise level.
+
+Shapes: B sequences, N length, L noise levels.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError
+from cwdfm.likelihood.bound import position_sum
+from cwdfm.loss.prediction import token_log_prob
+from cwdfm.model.predict import evaluating, model_device
+from cwdfm.model.protocol import Model
+from cwdfm.path import MixturePath
+from cwdfm.solver.base import fixed_tokens
+
+LEVELS = 8  # noise levels, the midpoints of equal intervals
+
+T = TypeVar("T")
+
+
+@torch.no_grad()
+def denoising_moments(
+    model: Model, path: MixturePath, tokens: Tensor, fixed: Tensor | None = None, seed: int = 0
+) -> Tensor:
+    """Mean and standard deviation of l_kappa over sequences [B, N], float64 [L, 2].
+
+    The noise depends on the seed and the row only, so it is the same for other tokens of the same
+    shape. Fixed tokens, [B, N] or [N], are neither noised nor predicted.
+    """
+    tokens = tokens.to(model_device(model) or tokens.device)
+    fixed_BN = fixed_tokens(path.source, tokens, fixed)
+    free_B = (~fixed_BN).sum(1).clamp(min=1)
+
+    def nats(logits_kV: Tensor, _: Tensor, x_1_k: Tensor, __: Tensor) -> Tensor:
+        return -token_log_prob(logits_kV, logits_kV.logsumexp(-1), x_1_k)
+
+    found = []
+    with evaluating(model):
+        for level in range(LEVELS):
+            kappa_B = torch.full((len(tokens),), (level + 0.5) / LEVELS, dtype=torch.float64)
+            t_B = path.schedule.inverse(kappa_B).to(tokens.device)
+            x_t = path.sample(tokens, t_B, seed=seed, step=level, fixed=fixed_BN).x_t
+            movable_BN = path.source.movable(x_t, fixed_BN)
+            sums_B = position_sum(model, path.source, x_t, tokens, movable_BN, t_B, t_B, nats)
+            loss_B = sums_B / free_B
+            found.append(torch.stack([loss_B.mean(), loss_B.std()]))
+    return torch.stack(found).cpu()
+
+
+def closest_to_data(
+    model: Model,
+    path: MixturePath,
+    data: Tensor,
+    draws: Iterable[tuple[T, Tensor]],
+    fixed: Tensor | None = None,
+) -> T:
+    """The label of the draw [B, N] whose moments differ least from those of the data [B, N].
+
+    The difference is the mean absolute one of `denoising_moments`. Draws and data should have as
+    many sequences each: with few, the standard error of the moments hides what is different.
+    """
+    if len(data) < 2:
+        raise InputError(f"data must have at least 2 sequences to compare with, got {len(data)}")
+    expected = denoising_moments(model, path, data, fixed)
+    best: tuple[float, T] | None = None
+    for label, tokens in draws:
+        moments = denoising_moments(model, path, tokens, fixed)
+        difference = float((moments - expected).abs().mean().nan_to_num(nan=torch.inf))
+        if best is None or difference < best[0]:
+            best = difference, label
+    if best is None:
+        raise InputError("no draws to choose from")
+    return best[1]
