@@ -385,17 +385,21 @@ def test_fingerprint_covers_everything_a_model_sees(
     assert len({replace(data, train=x).fingerprint for x in (data.train, *other)}) == 1 + len(other)
 
 
-def test_loads_without_rdkit_the_compiler_and_sharding(prepared: Path) -> None:
-    """Importing the compiler takes as long as importing torch, and importing DTensor half of it."""
+def test_loads_without_torch_rdkit_the_compiler_and_sharding(prepared: Path) -> None:
+    """Worker processes that prepare data would import torch for seconds.
+
+    Importing the compiler takes as long as importing torch, and importing DTensor half of it.
+    """
     code = (
         "import sys; sys.modules['rdkit'] = sys.modules['qm9pack'] = None\n"
         "from cwdfm.data import load; print(load(sys.argv[1]).report['kept'])\n"
+        "print('torch' in sys.modules)\n"
         "import cwdfm.train.run, cwdfm.cli.main\n"
         "print([n for n in ('torch._dynamo', 'torch.distributed.tensor') if n in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(prepared)]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["60", "[]"]
+    assert out.stdout.split() == ["60", "False", "[]"]
 
 
 def test_every_damaged_byte_is_detected(prepared: Path) -> None:

@@ -601,7 +601,7 @@ def test_advice_depends_on_the_write_error(
     def fails(*_: object) -> None:
         raise SafetensorError(f"Error while serializing: I/O error: words (os error {code}) at x")
 
-    monkeypatch.setattr("cwdfm.files.save_file", fails)
+    monkeypatch.setattr("safetensors.torch.save_file", fails)
     with pytest.raises(cwdfm.InputError) as recorded:
         run.save()
     for fact in ("step-00000000", os.strerror(code), advice.format(folder)):
