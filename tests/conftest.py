@@ -7,6 +7,7 @@ OpenBLAS threads are ten times slower at 16 x 16.
 import gc
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
@@ -41,6 +42,7 @@ ONE_WORKER = tuple(
     for name in (
         "app",
         "bench",
+        "conditions_cli",
         "data",
         "engine",
         "methods",
@@ -52,6 +54,22 @@ ONE_WORKER = tuple(
 )
 # Files with tests of many seconds, which would keep one worker busy at the end.
 LONG = (".ipynb", "test_elastic.py", "test_text_pack.py", "test_chaos.py")
+
+
+_caches: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def pytest_configure() -> None:
+    """All workers share a new cache, so that large datasets are prepared once, by this code."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _caches.append(tempfile.TemporaryDirectory(prefix="cwdfm-cache-"))
+        os.environ["CWDFM_CACHE"] = _caches[0].name  # workers inherit it
+
+
+def pytest_unconfigure() -> None:
+    """Delete the cache."""
+    while _caches:
+        _caches.pop().cleanup()
 
 
 @pytest.hookimpl(optionalhook=True)

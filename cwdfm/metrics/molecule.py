@@ -148,8 +148,10 @@ def score_molecules(
 
 
 def _canonical_training(training: Collection[str]) -> CanonicalSet:
+    if training and isinstance(training, CanonicalSet):  # checked when it was made
+        return training
     check_strings("training", training, "SMILES strings", Collection)
-    known = training if isinstance(training, CanonicalSet) else canonical_set(training)
+    known = canonical_set(training)
     if not known:
         raise InputError(
             f"none of the {len(training):,} strings in training is a valid molecule; the first is "

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.recommendation import widest_distance
+from cwdfm.method import Flow
+from cwdfm.recommendation import DataFit, recommend_for, widest_distance
 from experiments.studies.command import save, study_parser
 
 LENGTH = 8
@@ -27,6 +28,7 @@ SCHEDULE = cwdfm.Polynomial(2.0)
 EVALUATIONS = (2, 4, 6)
 TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
 DATA = 64  # sequences that the grid of jump-your-steps is fitted to
+FIT_DATA = 512  # sequences that choose between samplers
 
 
 def targets() -> dict[str, Tensor]:
@@ -76,16 +78,27 @@ def measure(source: cwdfm.Source, target: Tensor, n: int, seeds: int) -> dict[st
     generator = torch.Generator().manual_seed(0)
     data = STATES[torch.multinomial(target, DATA, True, generator=generator)]
     found: dict[str, list[float]] = {}
+
+    def add(label: str, steps: int, solver: Any, grid: Any) -> None:
+        options: dict[str, Any] = {"shape": (n, LENGTH), "steps": steps, "grid": grid}
+        flow = (model, source, SCHEDULE)
+        draws = (cwdfm.sample(*flow, solver, seed=k, **options) for k in range(seeds))
+        mean = statistics.fmean(distance(target, out.tokens) for out in draws)
+        found.setdefault(label, []).append(mean)
+
     for label, solver, fitted in samplers(source.marks_noise):
         for steps in EVALUATIONS:
-            flow = (model, source, SCHEDULE)
             if label.startswith("random order, apart"):
                 solver = replace(solver, distance=widest_distance(steps))
-            grid: Any = cwdfm.jump_your_steps(*flow, data, steps) if fitted else "kappa"
-            options: dict[str, Any] = {"shape": (n, LENGTH), "steps": steps, "grid": grid}
-            draws = (cwdfm.sample(*flow, solver, seed=k, **options) for k in range(seeds))
-            mean = statistics.fmean(distance(target, out.tokens) for out in draws)
-            found.setdefault(label, []).append(mean)
+            grid: Any = (
+                cwdfm.jump_your_steps(model, source, SCHEDULE, data, steps) if fitted else "kappa"
+            )
+            add(label, steps, solver, grid)
+    held_out = STATES[torch.multinomial(target, FIT_DATA, True, generator=generator)]
+    fit = DataFit(model, Flow(source, SCHEDULE), held_out)
+    for steps in EVALUATIONS:
+        chosen = recommend_for(fit.flow, steps, LENGTH, faithful=True, fit=fit)
+        add("fitted to data", steps, chosen.solver, chosen.options["grid"])
     exact = torch.multinomial(target, seeds * n, True, generator=generator).view(seeds, n)
     floor = statistics.fmean(distance(target, STATES[row]) for row in exact)
     return found | {"exact draws": [floor] * len(EVALUATIONS)}

@@ -49,7 +49,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def qm9() -> TokenData:
-    return load("qm9", cache=False)
+    return load("qm9")  # the cache of this run: tests/conftest.py
 
 
 def write(path: Path, text: str | bytes) -> Path:

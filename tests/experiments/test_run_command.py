@@ -41,12 +41,12 @@ HERE = ["--device", "cpu", "--workers", "0"]
 
 
 def of_each_kind() -> set[str]:
-    """The first experiment of every function that makes plans, and those that tests name."""
-    first: dict[tuple[str, str], str] = {}
-    for name, experiment in EXPERIMENTS.items():
-        plan = inspect.unwrap(experiment.plan)
-        first.setdefault((plan.__module__, plan.__qualname__), name)
-    return {*first.values(), "losses", "paths"}
+    """One experiment of every function that makes plans: the first, or one that tests name."""
+    found: dict[tuple[str, str], str] = {}
+    for name in ("paths", *EXPERIMENTS):
+        plan = inspect.unwrap(EXPERIMENTS[name].plan)
+        found.setdefault((plan.__module__, plan.__qualname__), name)
+    return set(found.values())
 
 
 QUICK = of_each_kind()
@@ -153,15 +153,15 @@ def test_tables_need_only_the_results(
     shutil.copytree(smoke.root, tmp_path / "jobs")
     for path in (tmp_path / "jobs").glob("*/model"):
         shutil.rmtree(path)
-    main(["losses", "paths", "losses", "--out", str(tmp_path), *HERE])
+    main(["paths", "updates", "paths", "--out", str(tmp_path), *HERE])
     out = capsys.readouterr().out
-    assert re.match(r"losses, paths at smoke scale: \d+ tasks, 0 to run", out)
+    assert re.match(r"paths, updates at smoke scale: \d+ tasks, 0 to run", out)
     assert out.endswith("complete\n")
-    assert (tmp_path / "smoke" / "losses.md").exists()
     assert (tmp_path / "smoke" / "paths.md").exists()
-    main(["losses", "--corpora", "molecules", "--out", str(tmp_path), *HERE])
+    assert (tmp_path / "smoke" / "updates.md").exists()
+    main(["paths", "--corpora", "molecules", "--out", str(tmp_path), *HERE])
     (few,) = re.findall(r"(\d+) tasks, 0 to run", capsys.readouterr().out)
-    tasks = in_order(EXPERIMENTS["losses"].plan("smoke").tasks)
+    tasks = in_order(EXPERIMENTS["paths"].plan("smoke").tasks)
     assert int(few) == sum(task.corpus_kind == "molecules" for task in tasks) < len(tasks)
     # Results of a different corpus or evaluator are not reused.
     (tmp_path / "other.smi").write_text("\n".join("C" * length for length in range(1, 20)))
@@ -170,7 +170,7 @@ def test_tables_need_only_the_results(
         ("--molecules", str(tmp_path / "other.smi"), "molecules-32"),
     ):
         with pytest.raises(cwdfm.InputError, match=fact):
-            main(["losses", "--out", str(tmp_path), option, given, *HERE])
+            main(["paths", "--out", str(tmp_path), option, given, *HERE])
 
 
 def test_tables_read_only_their_own_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

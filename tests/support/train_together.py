@@ -22,15 +22,16 @@ from cwdfm.train.loop import fit
 from tests.support.train_script import Send, make_run, recipe, train
 
 PARALLEL: tuple[Parallel, ...] = ("ddp", "fsdp")
+STEPS = 20
 
 
 def settings(parallel: Parallel) -> dict[str, object]:
-    return {"dropout": 0.0, "accumulation": 2, "parallel": parallel}
+    return {"dropout": 0.0, "accumulation": 2, "parallel": parallel, "steps": STEPS}
 
 
-def without_the_end(run: Path, to: Path, step: int = 40) -> None:
+def without_the_end(run: Path, to: Path) -> None:
     """A copy of a finished run without the last checkpoint."""
-    shutil.copytree(run, to, ignore=shutil.ignore_patterns(f"step-{step:08d}"))
+    shutil.copytree(run, to, ignore=shutil.ignore_patterns(f"step-{STEPS:08d}"))
 
 
 class Collectives(TorchDispatchMode):

@@ -53,7 +53,7 @@ from tests.support.train_script import (
     train,
     train_and_send,
 )
-from tests.support.train_together import PARALLEL, settings, without_the_end
+from tests.support.train_together import PARALLEL, STEPS, settings, without_the_end
 
 ROOT = Path(__file__).parents[2]
 
@@ -152,7 +152,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     # Python's: the words of torch's own code depend on the machine's network.
     assert not re.search(r"\w+Warning: ", done.stderr), done.stderr
-    train(out / "one", dropout=0.0)
+    train(out / "one", dropout=0.0, steps=STEPS)
     return out
 
 
