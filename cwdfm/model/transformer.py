@@ -137,7 +137,10 @@ class DiT(nn.Module):
         nn.init.kaiming_uniform_(self.embedding, a=math.sqrt(5))
         self.position: nn.Parameter | None = None
         if config.positions:
-            self.position = nn.Parameter(torch.randn(config.positions, config.width) * 0.02)
+            position = torch.empty(config.positions, config.width)
+            if not position.is_meta:  # else this would import the compiler, which takes seconds
+                position = position.normal_() * 0.02
+            self.position = nn.Parameter(position)
         width, conditioning = config.width, None if config.time == "none" else config.conditioning
         self.time = None if conditioning is None else ScalarEmbedding(conditioning)
         sizes = (width, config.heads, config.mlp_ratio, config.dropout, conditioning)

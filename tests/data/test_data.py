@@ -394,7 +394,7 @@ def test_loads_without_torch_rdkit_the_compiler_and_sharding(prepared: Path) -> 
         "import sys; sys.modules['rdkit'] = sys.modules['qm9pack'] = None\n"
         "from cwdfm.data import load; print(load(sys.argv[1]).report['kept'])\n"
         "print('torch' in sys.modules)\n"
-        "import cwdfm.train.run, cwdfm.cli.main\n"
+        "import cwdfm.train.run, cwdfm.cli.main; cwdfm.load('qm9-mask-small')\n"
         "print([n for n in ('torch._dynamo', 'torch.distributed.tensor') if n in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(prepared)]
