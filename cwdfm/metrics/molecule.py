@@ -148,7 +148,7 @@ def score_molecules(
 
 
 def _canonical_training(training: Collection[str]) -> CanonicalSet:
-    if training and isinstance(training, CanonicalSet):  # checked when it was made
+    if isinstance(training, CanonicalSet) and training:  # of strings that RDKit wrote
         return training
     check_strings("training", training, "SMILES strings", Collection)
     known = canonical_set(training)
