@@ -207,9 +207,9 @@ TINY = Autoregressive(3)
 SEQUENCES = torch.tensor(list(itertools.product(range(3), repeat=3)))
 
 
-def tiny(solver: LeftToRight | None = None, count: int = 20_000, **changes: Any) -> Any:
+def tiny(solver: LeftToRight | None = None, count: int = 10_000, **changes: Any) -> Any:
     asked = SampleRequest(
-        **{"shape": (count, 3), "steps": 1, "batch_size": 6_000, "seed": 3, **changes}
+        **{"shape": (count, 3), "steps": 1, "batch_size": 3_000, "seed": 3, **changes}
     )
     return histogram(TINY.sample(network(TINY), solver, asked).tokens, 3)
 
@@ -234,7 +234,6 @@ def test_samples_follow_the_exact_distribution() -> None:
     counts = tiny()
     assert_follows(counts, exact)
     assert_follows(tiny(LeftToRight(cached=False)), exact)
-    assert_differs(tiny(LeftToRight(temperature=1.5)), exact)
     assert_differs(counts, np.full(27, 1 / 27))
 
 
@@ -253,8 +252,9 @@ def test_prompt_gives_the_conditional_distribution() -> None:
     assert_follows(counts, exact / exact.sum())
     # with a banned token: the distribution of the others, renormalized token by token
     law = tiny_law()
-    assert_differs(tiny(banned_tokens=(1,)), law)
-    assert tiny(banned_tokens=(1,))[(SEQUENCES == 1).any(1).numpy()].sum() == 0
+    banned = tiny(banned_tokens=(1,))
+    assert_differs(banned, law)
+    assert banned[(SEQUENCES == 1).any(1).numpy()].sum() == 0
 
 
 # Twelve prompts, from no tokens to a whole sequence.
