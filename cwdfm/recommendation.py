@@ -21,7 +21,6 @@ from cwdfm.solver_config import make_solver
 
 Times = tuple[float, ...]  # a time grid
 
-GROUPS = 8  # evaluations per round of resampling with a mask source (1 with a uniform source)
 FITTED = 2  # evaluations per token below which a sampler is fitted, with a uniform source
 MIN_RESOLUTION = 64  # candidate times of a fitted grid
 GRID_DATA, FIT_DATA = 64, 512  # sequences that fit a grid, and that choose between samplers
@@ -67,7 +66,7 @@ class Rule:
     per_token: float = 0.0  # the smallest number of evaluations per token that the rule applies to
     solver: str = "ancestral"
     settings: tuple[tuple[str, Any], ...] = ()
-    resampling: float = 0.0  # fraction of the evaluations spent on resampling
+    resampling: float = 0.0  # fraction of the evaluations spent on resampling; uniform source only
     grid: Spacing = "kappa"
 
 
@@ -91,11 +90,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(1 / 2, resampling=1 / 4),
         Rule(1, "entropy-bound", (("gamma", 1.0),)),
     ),
-    # Adjacent tokens depend on each other most, so they are drawn in different steps.
+    # Adjacent tokens depend on each other most. With few steps the tokens of a step are therefore
+    # as far apart as possible; with one step per token, the most certain ones come first.
     "text, mask": (
-        Rule(0, "entropy-pace", (("pace", 1.0), ("distance", 2))),
-        Rule(1 / 16, "entropy-pace", (("pace", 0.75), ("distance", 3))),
-        Rule(1 / 8, "margin", (("distance", 3),)),
+        Rule(0, "random-order"),
+        Rule(1 / 4, "margin", (("distance", 3),)),
+        Rule(1, "entropy-bound", (("gamma", 1 / 16),)),
+        Rule(2, "entropy-bound", (("gamma", 1 / 32),)),
     ),
     # With few steps most tokens are drawn independently in any case; drawing more of them at once
     # in the first steps leaves more steps to the others. With more steps, Gibbs steps and
@@ -190,8 +191,10 @@ class DataFit:
 
     def _first(self, count: int) -> tuple[Tensor, Tensor | None]:
         """The first sequences and their fixed tokens."""
-        rows = self.fixed is not None and self.fixed.dim() == 2
-        return self.tokens[:count], self.fixed[:count] if rows else self.fixed
+        fixed = self.fixed
+        if fixed is not None and fixed.dim() == 2:
+            fixed = fixed[:count]
+        return self.tokens[:count], fixed
 
 
 def recommend_for(
@@ -213,18 +216,17 @@ def recommend_for(
         return _faithful(evaluations, length, masked, fit)
     rules = RULES[f"{'molecules' if small else 'text'}, {'mask' if masked else 'uniform'}"]
     rule = next(rule for rule in reversed(rules) if rule.per_token * length <= evaluations)
-    cost = GROUPS if masked else 1
-    rounds = int(rule.resampling * evaluations) // cost
-    resample = None
+    rounds, resample = int(rule.resampling * evaluations), None
     if rounds:
-        noise_fraction = 1 / GROUPS if masked else None
-        resample = Resample(rounds, noise_fraction, tokens_per_round=max(1, length // 8))
-    steps, settings = evaluations - cost * rounds, rule.settings
+        resample = Resample(rounds, tokens_per_round=max(1, length // 8))
+    steps, settings = evaluations - rounds, rule.settings
     if rule.solver == "gibbs":
         steps = gibbs_steps(steps, method.schedule, **dict(settings))
         settings = (*settings, ("tokens", max(1, length // GIBBS_TOKENS)))
-    elif rule.solver == "margin":
+    elif masked:
         steps = min(steps, length)  # a step reveals at least one token
+        if rule.solver == "random-order":
+            settings = (("distance", widest_distance(steps)),)
     return Recommendation(rule.solver, steps, rule.grid, settings, resample)
 
 
@@ -274,7 +276,7 @@ def _candidates(evaluations: int, masked: bool, fit: DataFit) -> Iterator[Recomm
         return
     times = fit.times(evaluations)
     for temperature in TEMPERATURES:
-        settings = (("temperature", temperature),)
-        yield Recommendation("ancestral", evaluations, "kappa", settings, times=times)
-        yield Recommendation("ancestral", evaluations, "kappa", settings)
-        yield Recommendation("euler", evaluations, "kappa", settings)
+        cooler = (("temperature", temperature),)
+        yield Recommendation("ancestral", evaluations, "kappa", cooler, times=times)
+        yield Recommendation("ancestral", evaluations, "kappa", cooler)
+        yield Recommendation("euler", evaluations, "kappa", cooler)

@@ -141,7 +141,7 @@ def run(config: Config, options: argparse.Namespace, plan: Plan) -> None:
 
 def collect(config: Config, folder: Path) -> dict[str, Any]:
     """The record of all finished rows."""
-    found = []
+    found: list[dict[str, Any]] = []
     for name in config.tasks:
         budgets = [b for b in BUDGETS if budget_folder(folder, name, b).exists()]
         task = config.make(name) if budgets else None

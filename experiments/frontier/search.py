@@ -75,6 +75,14 @@ class Draws:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.path, self.record)
 
+    def reuse(self, names: Iterable[str]) -> None:
+        """Copy draws that another family of this budget has already made."""
+        missing = [name for name in names if name not in self.known]
+        others = self.folder.glob("*.json") if missing else ()
+        for path in others:
+            found = json.loads(path.read_text())["draws"]
+            self.known.update({name: found[name] for name in missing if name in found})
+
     def draw(self, task: Task, sampler: Sampler, seed: int, *, final: bool) -> None:
         name = key(sampler, seed)
         if name in self.known:
@@ -215,6 +223,7 @@ def _advance(
         each = waiting.pop(0)
         name = key(each, SEARCH_SEED)
         search.append(name)
+        draws.reuse(key(each, seed) for seed in (SEARCH_SEED, *plan.seeds))
         if "draw" in stages:
             draws.draw(task, each, SEARCH_SEED, final=False)
             for seed in plan.seeds if plan.all_seeds else ():
