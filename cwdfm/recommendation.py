@@ -83,12 +83,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(3 / 4, "entropy-bound", (("gamma", 0.15),)),
         Rule(1, "entropy-bound", (("gamma", 0.05),)),
     ),
-    # Resampling corrects the errors of a few coarse steps, at the expense of novelty.
+    # Resampling corrects the errors of a few coarse steps, at the expense of novelty, and so does
+    # an entropy bound. With many evaluations the steps make few errors to begin with.
     "molecules, uniform": (
         Rule(),
         Rule(1 / 16, resampling=1 / 2),
-        Rule(1 / 2, resampling=1 / 4),
+        Rule(1 / 2, resampling=3 / 8, grid="sqrt"),
         Rule(1, "entropy-bound", (("gamma", 1.0),)),
+        Rule(8, resampling=1 / 2),
     ),
     # Adjacent tokens depend on each other most. With few steps the tokens of a step are therefore
     # as far apart as possible; with one step per token, the most certain ones come first.
