@@ -191,9 +191,10 @@ def main(arguments: list[str]) -> None:
     record = collect(config, options.out)
     known = options.out / "frontier.json"
     made = provenance()
-    earlier = json.loads(known.read_text()) if known.exists() else begun
-    record["rows"] = merged(earlier["rows"], record["rows"])
-    write_json(known, made | {"commands": [*earlier["commands"], made]} | record)
+    earlier = json.loads(known.read_text()) if known.exists() else {"commands": [], "rows": []}
+    commands = begun["commands"] + [c for c in earlier["commands"] if c not in begun["commands"]]
+    record["rows"] = merged(merged(begun["rows"], earlier["rows"]), record["rows"])
+    write_json(known, made | {"commands": [*commands, made]} | record)
     print(f"{known}: {len(record['rows'])} rows")
 
 

@@ -200,26 +200,37 @@ def few_evaluations(record: Record) -> list[Table]:
     return made
 
 
-def other_seeds(title: str, record: Record) -> list[Table]:
-    """Samplers at one budget, with seeds by which none of them was chosen."""
-    columns = ("evaluations ↓", *(f"{name} of 1,024 ↑" for name in COUNTS))
+def other_seeds(record: Record, title: str, columns: Mapping[str, str]) -> list[Table]:
+    """Samplers at some budgets, with seeds by which none of them was chosen.
+
+    `columns` maps names of scores to headings.
+    """
     rows = [
         (
             (row["task"], str(row["budget"]), row["family"]),
-            (row["evaluations"], *(value(row, name) for name in COUNTS)),
+            (row["evaluations"], *(value(row, name) for name in columns)),
         )
         for row in record["rows"]
     ]
-    return [make_table(title, "task, budget, sampler", columns, rows)]
+    headings = ("evaluations ↓", *columns.values())
+    return [make_table(title, "task, budget, sampler", headings, rows)]
 
 
+def molecules_other_seeds(title: str) -> Callable[[Record], list[Table]]:
+    columns = {name: f"{name} of 1,024 ↑" for name in COUNTS}
+    return partial(other_seeds, title=title, columns=columns)
+
+
+TEXT_COLUMNS = {"entropy": "entropy ↑", "perplexity 1": "perplexity ↓"}
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "few_evaluations": few_evaluations,
     "frontier_exact": tables,
     "frontier_qm9": tables,
     "frontier_text": tables,
-    "qm9_other_seeds": partial(other_seeds, "Other seeds"),
-    "qm9_mask_other_seeds": partial(other_seeds, "Other seeds, mask source"),
+    "qm9_other_seeds": molecules_other_seeds("Other seeds"),
+    "qm9_uniform_other_seeds": molecules_other_seeds("Other seeds, 16 evaluations"),
+    "text_other_seeds": partial(other_seeds, title="Other seeds, text", columns=TEXT_COLUMNS),
+    "qm9_mask_other_seeds": molecules_other_seeds("Other seeds, mask source"),
     "sampler_weights": weights,
 }
 FIGURES: dict[str, Callable[[Record], list[Curves]]] = {
