@@ -173,24 +173,36 @@ def _run_with_parsl(
     workers: int,
     config: Path | None,
 ) -> Iterator[tuple[Task, BaseException | None]]:
-    """Submit the graph to Parsl, and yield each task with its error as it finishes."""
+    """Submit the graph to Parsl, and yield each task with its error as it finishes.
+
+    Tasks that come first in the order run first, so that an interrupted sweep has complete results
+    for its first cells. Otherwise every training would start before the first score.
+    """
     parsl = load_extra("parsl", "experiments")
+    prioritized = parsl.HighThroughputExecutor  # other executors may reject priorities
     resources = replace(resources, command=provenance()["command"])
     with parsl.load(make_config(workers, config, store.root.parent / "parsl")) as kernel:
         app = parsl.python_app(execute, data_flow_kernel=kernel)
         futures: dict[Task, Future[None]] = {}
-        for task in order:
+        ranked = all(isinstance(each, prioritized) for each in kernel.config.executors)
+        for rank, task in enumerate(order):
             waits = [futures[other] for other in task.dependencies if other in futures]
-            futures[task] = app(task, store.root.absolute(), resources, deadline, *waits)
+            options = {"parsl_resource_specification": {"priority": rank}} if ranked else {}
+            futures[task] = app(task, store.root.absolute(), resources, deadline, *waits, **options)
         names = {future: task for task, future in futures.items()}
         for future in as_completed(names):
             yield names[future], future.exception()
 
 
 def execute(
-    task: Task, root: Path, resources: Resources, deadline: float, *_dependencies: object
+    task: Task,
+    root: Path,
+    resources: Resources,
+    deadline: float,
+    *_dependencies: object,
+    parsl_resource_specification: object = None,
 ) -> None:
-    """Run one task in a worker. Parsl passes the results of its dependencies last."""
+    """Run one task in a worker. Parsl passes the results of its dependencies and its own option."""
     if time.time() >= deadline:
         raise OutOfTime(task.name)
     store = Store(root)

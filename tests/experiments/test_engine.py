@@ -216,6 +216,18 @@ def test_a_killed_training_resumes_with_identical_results(
     assert weights[0] == weights[1]
 
 
+def test_results_of_the_first_cells_come_first(tmp_path: Path) -> None:
+    """A sum needs its squares only, and runs before the squares of later cells."""
+    pytest.importorskip("parsl")
+    cells, lines = [Sum(Square(n), Square(n + 10)) for n in range(6)], list[str]()
+    run_tasks(Store(tmp_path / "jobs"), cells, HERE, workers=1, log=lines.append)
+    kinds = [line.split()[2].partition("-")[0] for line in lines]
+    assert sorted(kinds) == 12 * ["square"] + 6 * ["sum"]
+    # While the engine hears that a square has finished, the worker may begin another cell.
+    assert kinds.index("sum") <= 4
+    assert kinds[:12].count("sum") >= 3
+
+
 SWEEP = """
 import sys
 from pathlib import Path
