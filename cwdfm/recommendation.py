@@ -269,7 +269,7 @@ def _faithful(evaluations: int, length: int, masked: bool, fit: DataFit | None) 
 
 
 def _candidates(evaluations: int, masked: bool, fit: DataFit) -> Iterator[Recommendation]:
-    """Samplers for too few evaluations to be exact. Which is closest depends on the data."""
+    """Samplers for too few evaluations to be exact; which one is closest depends on the data."""
     if masked:
         distances = dict.fromkeys((widest_distance(evaluations), 0))
         for distance, temperature in product(distances, TEMPERATURES):

@@ -1,13 +1,13 @@
-"""Compare samples with data through a flow's own predictions, to choose between samplers.
+"""Compare samples with data by a flow's own predictions, to choose between samplers.
 
 The denoising cross-entropy of a sequence x_1 at noise level kappa_t = kappa,
 
     l_kappa(x_1) = -1/N sum_i log p_t(x_1^i | x_t),    x_t ~ p_t(. | x_1),
 
-tells how well its tokens fit each other, from those that are close (kappa near 1) to all of them
-(kappa near 0). Coarse steps draw tokens independently that depend on each other, which raises it; a
-low temperature lowers it. Samples that follow the data have its mean and standard deviation at
-every noise level.
+measures how well its tokens fit each other, locally for kappa near 1 and as a whole for kappa near
+0. Coarse steps draw dependent tokens independently, which raises it; a low temperature lowers it.
+For samples that follow the distribution of the data, its mean and standard deviation equal those
+of the data at every noise level.
 
 Shapes: B sequences, N length, L noise levels.
 """
@@ -67,10 +67,10 @@ def closest_to_data(
     draws: Iterable[tuple[T, Tensor]],
     fixed: Tensor | None = None,
 ) -> T:
-    """The label of the draw [B, N] whose moments differ least from those of the data [B, N].
+    """The label of the draw [B, N] whose moments are closest to those of the data [B, N].
 
-    The difference is the mean absolute one of `denoising_moments`. Draws and data should have as
-    many sequences each: with few, the standard error of the moments hides what is different.
+    The distance is the mean absolute difference of `denoising_moments`. Use a few hundred sequences
+    of data and as many in each draw: with few, the sampling error hides the differences.
     """
     if len(data) < 2:
         raise InputError(f"data must have at least 2 sequences to compare with, got {len(data)}")

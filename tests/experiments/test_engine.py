@@ -223,7 +223,7 @@ def test_results_of_the_first_cells_come_first(tmp_path: Path) -> None:
     run_tasks(Store(tmp_path / "jobs"), cells, HERE, workers=1, log=lines.append)
     kinds = [line.split()[2].partition("-")[0] for line in lines]
     assert sorted(kinds) == 12 * ["square"] + 6 * ["sum"]
-    # While the engine hears that a square has finished, the worker may begin another cell.
+    # The worker may begin another cell before the engine learns that a square has finished.
     assert kinds.index("sum") <= 4
     assert kinds[:12].count("sum") >= 3
 
