@@ -12,16 +12,16 @@ of the data at every noise level.
 Shapes: B sequences, N length, L noise levels.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_instance, check_tokens, describe
 from cwdfm.likelihood.bound import position_sum
 from cwdfm.loss.prediction import token_log_prob
-from cwdfm.model.predict import evaluating, model_device
+from cwdfm.model.predict import check_flow_network, evaluating, model_device
 from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
 from cwdfm.solver.base import fixed_tokens
@@ -64,19 +64,29 @@ def closest_to_data(
     model: Model,
     path: MixturePath,
     data: Tensor,
-    draws: Iterable[tuple[T, Tensor]],
+    draws: Mapping[T, Tensor] | Iterable[tuple[T, Tensor]],
     fixed: Tensor | None = None,
 ) -> T:
     """The label of the draw [B, N] whose moments are closest to those of the data [B, N].
 
-    The distance is the mean absolute difference of `denoising_moments`. Use a few hundred sequences
-    of data and as many in each draw: with few, the sampling error hides the differences.
+    `draws` maps labels to samples, one of each to choose from. The distance is the mean absolute
+    difference of `denoising_moments`. Use a few hundred sequences of data and as many in each draw:
+    with few, the sampling error hides the differences.
     """
+    check_flow_network(model)
+    check_instance("path", path, MixturePath, "MixturePath(source, schedule)")
+    check_tokens("data", data, path.source.vocab_size)
     if len(data) < 2:
         raise InputError(f"data must have at least 2 sequences to compare with, got {len(data)}")
     expected = denoising_moments(model, path, data, fixed)
     best: tuple[float, T] | None = None
-    for label, tokens in draws:
+    for label, tokens in _pairs(draws):
+        check_tokens("a draw", tokens, path.source.vocab_size)
+        if tokens.shape != data.shape:
+            raise InputError(
+                f"draws and data must have the same shape, got {list(tokens.shape)} and "
+                f"{list(data.shape)}"
+            )
         moments = denoising_moments(model, path, tokens, fixed)
         difference = float((moments - expected).abs().mean().nan_to_num(nan=torch.inf))
         if best is None or difference < best[0]:
@@ -84,3 +94,15 @@ def closest_to_data(
     if best is None:
         raise InputError("no draws to choose from")
     return best[1]
+
+
+def _pairs(draws: Mapping[T, Tensor] | Iterable[tuple[T, Tensor]]) -> Iterator[tuple[T, Tensor]]:
+    """The labels and tokens; raises an error for anything else."""
+    if not isinstance(draws, Iterable) or isinstance(draws, str | bytes | Tensor):
+        raise InputError(
+            f"draws must map labels to tokens [B, N] or be pairs of them, got {describe(draws)}"
+        )
+    for pair in draws.items() if isinstance(draws, Mapping) else draws:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InputError(f"draws must be pairs (label, tokens [B, N]), got {describe(pair)}")
+        yield pair

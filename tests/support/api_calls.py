@@ -277,6 +277,12 @@ def function_calls() -> dict[str, Call]:
             FLOW | fields(tokens=(X,), steps=(2,), resolution=(8,), seed=(0,)),
             finite,
         ),
+        "closest_to_data": Call(
+            cwdfm.closest_to_data,
+            fields(model=FLOW["model"], path=(PATH,), data=(X,), draws=({"a": X, "b": X},),
+                   fixed=(None, REVEALED)),
+            anything,
+        ),
         "recommend": Call(
             cwdfm.recommend,
             fields(
