@@ -179,12 +179,12 @@ def _run_with_parsl(
     for its first cells. Otherwise every training would start before the first score.
     """
     parsl = load_extra("parsl", "experiments")
-    prioritized = parsl.HighThroughputExecutor  # other executors may reject priorities
     resources = replace(resources, command=provenance()["command"])
     with parsl.load(make_config(workers, config, store.root.parent / "parsl")) as kernel:
         app = parsl.python_app(execute, data_flow_kernel=kernel)
         futures: dict[Task, Future[None]] = {}
-        ranked = all(isinstance(each, prioritized) for each in kernel.config.executors)
+        # Other executors, subclasses included, may reject priorities.
+        ranked = all(type(x) is parsl.HighThroughputExecutor for x in kernel.config.executors)
         for rank, task in enumerate(order):
             waits = [futures[other] for other in task.dependencies if other in futures]
             options = {"parsl_resource_specification": {"priority": rank}} if ranked else {}

@@ -193,14 +193,15 @@ def position_sum(
     return positions.scatter(term_K).sum(1)
 
 
+def cross_entropy(logits_kV: Tensor, _x_k: Tensor, x_1_k: Tensor, _level_k: Tensor) -> Tensor:
+    """The term -log p(x_1^i) of each position."""
+    return -token_log_prob(logits_kV, logits_kV.logsumexp(-1), x_1_k)
+
+
 def exact_terms(model: Model, source: Source, input_BN: Tensor, batch: BoundBatch) -> BoundTerms:
     """The exact -sum_i log p(x_1^i) over the free positions i, from one pass over `input_BN`."""
-
-    def nats(logits_kV: Tensor, _: Tensor, x_1_k: Tensor, __: Tensor) -> Tensor:
-        return -token_log_prob(logits_kV, logits_kV.logsumexp(-1), x_1_k)
-
     t_B, x_1 = torch.zeros(len(input_BN), device=input_BN.device), batch.x_1
-    nats_B = position_sum(model, source, input_BN, x_1, ~batch.fixed, t_B, t_B, nats)
+    nats_B = position_sum(model, source, input_BN, x_1, ~batch.fixed, t_B, t_B, cross_entropy)
     zeros_2B = nats_B.new_zeros(END_DRAWS, len(nats_B))  # nothing has to be estimated
     return BoundTerms(zeros_2B, zeros_2B, nats_B)
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance, check_tokens, describe
-from cwdfm.likelihood.bound import position_sum
-from cwdfm.loss.prediction import token_log_prob
+from cwdfm.likelihood.bound import cross_entropy, position_sum
 from cwdfm.model.predict import check_flow_network, evaluating, model_device
 from cwdfm.model.protocol import Model
 from cwdfm.path import MixturePath
@@ -43,10 +42,6 @@ def denoising_moments(
     tokens = tokens.to(model_device(model) or tokens.device)
     fixed_BN = fixed_tokens(path.source, tokens, fixed)
     free_B = (~fixed_BN).sum(1).clamp(min=1)
-
-    def nats(logits_kV: Tensor, _: Tensor, x_1_k: Tensor, __: Tensor) -> Tensor:
-        return -token_log_prob(logits_kV, logits_kV.logsumexp(-1), x_1_k)
-
     found = []
     with evaluating(model):
         for level in range(LEVELS):
@@ -54,8 +49,8 @@ def denoising_moments(
             t_B = path.schedule.inverse(kappa_B).to(tokens.device)
             x_t = path.sample(tokens, t_B, seed=seed, step=level, fixed=fixed_BN).x_t
             movable_BN = path.source.movable(x_t, fixed_BN)
-            sums_B = position_sum(model, path.source, x_t, tokens, movable_BN, t_B, t_B, nats)
-            loss_B = sums_B / free_B
+            inputs = (path.source, x_t, tokens, movable_BN, t_B, t_B)
+            loss_B = position_sum(model, *inputs, cross_entropy) / free_B
             found.append(torch.stack([loss_B.mean(), loss_B.std()]))
     return torch.stack(found).cpu()
 
@@ -69,7 +64,7 @@ def closest_to_data(
 ) -> T:
     """The label of the draw [B, N] whose moments are closest to those of the data [B, N].
 
-    `draws` maps labels to samples, one of each to choose from. The distance is the mean absolute
+    `draws` maps the label of each sampler to its samples. The distance is the mean absolute
     difference of `denoising_moments`. Use a few hundred sequences of data and as many in each draw:
     with few, the sampling error hides the differences.
     """

@@ -8,9 +8,9 @@ budget. The average number used and the scores of all candidates are recorded.
 
 Every draw is kept, so the same command resumes after an interruption. The result is written to
 DIR/frontier.json. With `--stages`, drawing and scoring can run on different machines: draw, score,
-draw, score (the second draws use the selected samplers), or draw with `--all-seeds`, score. `--tasks` and `--budgets` divide the work
-between commands, and `--time-limit` stops one. `--extend` keeps the rows of a recorded result that
-are not measured again.
+draw, score (the second draws use the selected samplers), or draw with `--all-seeds`, score.
+`--tasks` and `--budgets` divide the work between commands, and `--time-limit` stops one. `--extend`
+keeps the rows of a recorded result that are not measured again.
 """
 
 import argparse

@@ -73,8 +73,8 @@ def test_draws_from_the_target_are_closest(source: cwdfm.Source) -> None:
         "target": draw(target, 512, seed=2),
         "stronger": draw(ring(1.0), 512, seed=3),
     }
-    assert cwdfm.closest_to_data(model, path, data, draws.items()) == "target"
-    assert cwdfm.closest_to_data(model, path, data, list(draws.items())[::2]) != "target"
+    assert cwdfm.closest_to_data(model, path, data, draws) == "target"
+    assert cwdfm.closest_to_data(model, path, data, reversed(draws.items())) == "target"
     with pytest.raises(cwdfm.InputError, match="no draws"):
         cwdfm.closest_to_data(model, path, data, [])
 
