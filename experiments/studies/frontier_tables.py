@@ -221,6 +221,7 @@ def molecules_other_seeds(title: str) -> Callable[[Record], list[Table]]:
     return partial(other_seeds, title=title, columns=columns)
 
 
+EXACT_COLUMNS = {EXACT: f"{EXACT} ↓"}
 TEXT_COLUMNS = {"entropy": "entropy ↑", "perplexity 1": "perplexity ↓"}
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "few_evaluations": few_evaluations,
@@ -229,6 +230,9 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "frontier_text": tables,
     "qm9_other_seeds": molecules_other_seeds("Other seeds"),
     "qm9_uniform_other_seeds": molecules_other_seeds("Other seeds, 16 evaluations"),
+    "exact_other_seeds": partial(
+        other_seeds, title="Other seeds, exact target", columns=EXACT_COLUMNS
+    ),
     "text_other_seeds": partial(other_seeds, title="Other seeds, text", columns=TEXT_COLUMNS),
     "qm9_mask_other_seeds": molecules_other_seeds("Other seeds, mask source"),
     "sampler_weights": weights,
