@@ -60,7 +60,8 @@ class Options:
     # (DiffusionGemma: an entropy bound, at temperature 0.6). --temperature and --top-p override it.
     solver: Name = "auto"
     solver_options: SolverConfig = field(default_factory=SolverConfig)
-    cache: CacheKind | None = None  # KV cache: none, exact, or the approximations prefix and dual
+    # KV cache: none, exact, or one of the approximations prefix, dual and prompt.
+    cache: CacheKind | None = None
     seed: int = 0  # random seed
     # auto: the dtype of the model files.
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

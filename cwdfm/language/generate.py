@@ -89,8 +89,9 @@ def generate_text(
         temperature: The sampling temperature; overrides the solver's.
         top_p: Draw from the most likely tokens with this total probability; overrides the solver's.
         grid: The time grid within a block (see `cwdfm.sample`).
-        cache: "none", "prefix", "dual" or "exact" (see `ColumnSession`). The default is "exact" if
-            the model supports it, and "none" otherwise. "prefix" and "dual" are approximations.
+        cache: "none", "prefix", "dual", "prompt" or "exact" (see `ColumnSession`). The default is
+            "exact" if the model supports it, and "none" otherwise. "prefix", "dual" and "prompt"
+            are approximations.
         stop: Token ids and strings that end a text. Strings alone are used in addition to the
             model's end tokens; ids replace them, and an empty list disables them.
         hold_stop: Draw an end token only at the first masked position of a block. Otherwise

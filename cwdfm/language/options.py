@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -54,8 +54,8 @@ def find_cache(model: LanguageModel, cache: CacheKind | None) -> CacheKind:
     """The cache type; by default "exact" if the model supports it, else "none"."""
     if cache is None:
         return "exact" if model.block is not None else "none"
-    check_choice("cache", cache, ("none", "prefix", "dual", "exact"))
-    supported: tuple[str, ...] = ("none", "prefix", "dual")
+    check_choice("cache", cache, get_args(CacheKind))
+    supported: tuple[str, ...] = ("none", "prefix", "dual", "prompt")
     if model.block is not None:
         supported = ("none", "exact")
     if not getattr(model.network, "caches", True):

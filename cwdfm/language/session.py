@@ -16,7 +16,7 @@ from cwdfm.language.model import LanguageModel, shift_right
 from cwdfm.model.attention import KVCache
 from cwdfm.ops.cuda_graph import GraphedFunction
 
-CacheKind = Literal["none", "prefix", "dual", "exact"]
+CacheKind = Literal["none", "prefix", "dual", "prompt", "exact"]
 # Parameters times tokens of an evaluation that takes a GPU longer than launching its kernels takes
 # the host: about 20 ms, at 600 TFLOP/s. A CUDA graph would gain nothing, and its capture evaluates
 # the network twice more.
@@ -77,6 +77,8 @@ class ColumnSession:
       steps reuse the keys and values of the columns before the block. This is an approximation,
       because these depend on the tokens drawn since.
     - "dual": like "prefix", but also reuses those of the columns after the block.
+    - "prompt": like "dual", but the first step of a block evaluates only the columns after the
+      prompt. The prompt is evaluated once, when all these columns are masked.
     """
 
     def __init__(self, language: LanguageModel, canvas: Canvas, cache: CacheKind) -> None:
@@ -90,6 +92,7 @@ class ColumnSession:
 
     def start(self, block: slice) -> None:
         self.block, self.first = block, True
+        self.filled = bool(self.cache is not None and self.cache.layers)
         # The columns whose hidden vectors predict the block.
         self.before = min(self._before, block.start)
         columns = range(block.start - self.before, block.stop)
@@ -103,7 +106,7 @@ class ColumnSession:
         # With a cache, evaluate all sequences: copying part of it would take longer.
         subset = rows_A if self.cache is None else None
         begin, end, keys = self._columns(self.block.start, self.block.stop)
-        if subset is None and self._uses_graph(end - begin, keys):
+        if subset is None and self._uses_graph(begin, end, keys):
             hidden_BLD = self._replay(begin, end)
         else:
             keep_L = None if begin == self.keep_start and end == self.block.stop else self.keep_L
@@ -115,7 +118,7 @@ class ColumnSession:
         if self.kind != "exact":
             return
         start, stop = self.block.start, self.block.stop
-        if self._uses_graph(stop - start, stop):
+        if self._uses_graph(start, stop, stop):
             self._replay(start, stop)
         else:
             self._run(start, stop, stop, None, None)
@@ -137,14 +140,15 @@ class ColumnSession:
         """Columns to evaluate before a block: 1 if the previous column predicts its first token."""
         return int(self.language.shift and self.language.block is None)
 
-    def _uses_graph(self, columns: int, keys: int) -> bool:
-        """Whether to evaluate this many columns, which attend to `keys`, by a CUDA graph.
+    def _uses_graph(self, begin: int, end: int, keys: int) -> bool:
+        """Whether to evaluate columns begin..end, which attend to `keys`, by a CUDA graph.
 
         Its shapes must not depend on the block.
         """
         batch, total = self.canvas.tokens.shape
         fixed = self.kind == "exact" or (self.language.block is None and keys == total)
-        long = batch * columns * self.parameters > LONG_EVALUATION
+        fixed = fixed and begin in (0, self.keep_start)
+        long = batch * (end - begin) * self.parameters > LONG_EVALUATION
         return self.language.network.graphs and fixed and not long
 
     def _replay(self, begin: int, end: int) -> Tensor:
@@ -184,8 +188,9 @@ class ColumnSession:
         if self.language.block is not None:
             return 0, stop, stop
         if self.kind == "none" or self.first:
-            return 0, total, total
-        return self.keep_start, stop if self.kind == "dual" else total, total
+            known = self.canvas.begin - self._before if self.kind == "prompt" and self.filled else 0
+            return max(known, 0), total, total
+        return self.keep_start, total if self.kind == "prefix" else stop, total
 
     def _run(
         self, start: int, stop: int, end: int, rows: Tensor | None, keep_L: Tensor | None

@@ -43,7 +43,7 @@ from experiments.studies.published_llada import published_step
 LLADA = DecoderConfig(126_464, 4096, 32, 32, 32, 128, 12_288, 500_000.0, 1e-5)
 MASK = 126_336
 CASES = ("llada", "weights", "gemma")
-CACHES: tuple[CacheKind, ...] = ("none", "prefix", "dual")
+CACHES: tuple[CacheKind, ...] = ("none", "prefix", "dual", "prompt")
 STEPS = 10  # steps in a row that are timed together, so that the host may run ahead
 TINY = DecoderConfig(200, 32, 2, 4, 4, 8, 48)
 GEMMA = {
@@ -71,7 +71,8 @@ class Setting:
     tiny: bool = False
     new: int = 256  # tokens to generate
     block: int = 32
-    prompts: tuple[int, ...] = (1024, 128)  # tokens: few-shot, as Fast-dLLM measures, and short
+    # Tokens of the prompts: few-shot, as Fast-dLLM measures, long, and short.
+    prompts: tuple[int, ...] = (1024, 2048, 128)
     batches: tuple[int, ...] = (1, 16)
 
 
@@ -180,7 +181,10 @@ def bounds(ceilings: Ceilings, setting: Setting, batch: int, prompt: int) -> dic
     rest = [bound(total - prompt - k * block, total, rows) for k in range(blocks)]
     found = {"published": bound(total, total, total), "none": full}
     found["prefix"] = share * full + (1 - share) * sum(rest) / blocks
-    found["dual"] = share * full + (1 - share) * bound(block, total, rows)
+    step = (1 - share) * bound(block, total, rows)
+    found["dual"] = share * full + step
+    first = (full + (blocks - 1) * bound(setting.new, total, rows)) / blocks
+    found["prompt"] = share * first + step
     return found
 
 
@@ -190,7 +194,8 @@ def compare_llada(model: LanguageModel, setting: Setting) -> list[dict[str, Any]
     ceilings = measure_ceilings(Settings("tiny" if setting.tiny else "full", setting.device))
     _free()
     for prompt in setting.prompts:
-        for batch in setting.batches:
+        # Long prompts only for one sequence: without a cache, 16 of them take minutes.
+        for batch in setting.batches[: 1 if prompt > 1024 else None]:
             seconds = {"published": published_seconds(model, setting, batch, prompt)}
             _free()
             for cache in CACHES:

@@ -5,7 +5,7 @@ from typing import Any
 from experiments.table import Table, make_table
 
 Record = dict[str, Any]
-CACHES = {"none": "no cache", "prefix": "prefix", "dual": "dual"}
+CACHES = {"none": "no cache", "prefix": "prefix", "dual": "dual", "prompt": "prompt"}
 PEERS = ("transformers", "cwdfm")
 
 

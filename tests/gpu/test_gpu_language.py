@@ -22,7 +22,15 @@ PROMPTS = ["the cat sat", "a big old dog ran in the red house on the", "moon"]
 @pytest.mark.parametrize("solver", [None, cwdfm.Euler(weight=cwdfm.Entropy(1.0))])
 @pytest.mark.parametrize(
     ("family", "cache"),
-    [("llada", "none"), ("llada", "prefix"), ("llada", "dual"), ("dream", "dual"), ("sdar", None)],
+    [
+        ("llada", "none"),
+        ("llada", "prefix"),
+        ("llada", "dual"),
+        ("llada", "prompt"),
+        ("dream", "dual"),
+        ("dream", "prompt"),
+        ("sdar", None),
+    ],
 )
 def test_tokens_equal_the_cpu(
     family: str, cache: Any, solver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -304,15 +304,29 @@ def test_approximate_caches_are_close_and_exact_for_one_step(llada: cwdfm.Langua
     options: dict[str, Any] = {"prompts": prompts, "max_new_tokens": 16, "block_length": 4}
     options["stop"] = []
     exact = llada.generate(**options)
-    for cache in ("prefix", "dual"):
+    for cache in ("prefix", "dual", "prompt"):
         found = llada.generate(cache=cache, **options)
         shares = [a[0] == b[0] for a, b in zip(found.tokens, exact.tokens, strict=True)]
         assert 0.1 < agreement(found, exact) < 1.0, cache
         assert sum(shares) >= 2, cache
-        # With one step per block every evaluation is complete.
+        # With one step per block every evaluation is complete, except that of the prompt.
         once = llada.generate(cache=cache, steps=4, **options)
-        assert once.tokens == llada.generate(steps=4, **options).tokens
+        equal = once.tokens == llada.generate(steps=4, **options).tokens
+        assert equal == (cache != "prompt"), cache
     assert agreement(exact, exact) == 1.0
+
+
+@pytest.mark.parametrize("name", ["llada", "dream"])
+@pytest.mark.parametrize("cache", ["prefix", "dual", "prompt"])
+def test_caches_are_exact_for_a_single_layer(name: str, cache: Any, tmp_path: Path) -> None:
+    """The keys and values of a first layer depend on single tokens, which are those of the cache
+    or are evaluated again."""
+    model = cwdfm.load(FAMILIES[name][0](tmp_path)[0])
+    decoder: Any = model.network.decoder
+    decoder.layers = decoder.layers[:1]
+    options: dict[str, Any] = {"prompts": PROMPTS, "max_new_tokens": 16, "block_length": 4}
+    options["stop"] = []
+    assert model.generate(cache=cache, **options).tokens == model.generate(**options).tokens
 
 
 def test_chat_templates_format_messages(llada: cwdfm.LanguageModel) -> None:
@@ -340,7 +354,7 @@ def test_bad_input_is_explained(llada: cwdfm.LanguageModel) -> None:
         ({"messages": [[{"role": "user"}]]}, r"messages\[0\].*conversation"),
         ({"prompts": ["the"], "max_new_tokens": 0}, "max_new_tokens"),
         ({"prompts": ["the"], "block_length": 0}, "block_length"),
-        ({"prompts": ["the"], "cache": "exact"}, "'none', 'prefix', 'dual'"),
+        ({"prompts": ["the"], "cache": "exact"}, "'none', 'prefix', 'dual', 'prompt'"),
         ({"prompts": ["the"], "cache": "all"}, "cache"),
         ({"prompts": ["the"], "stop": "the"}, "stop"),
         ({"prompts": ["the"], "stop": [999]}, "0..25"),
