@@ -39,6 +39,7 @@ from typing import Any
 import torch
 
 import cwdfm
+from cwdfm.baselines.autoregressive import LeftToRight
 from cwdfm.data.dataset import TokenData
 from cwdfm.data.smiles import SelfiesTokenizer, SmilesTokenizer
 from cwdfm.data.tokenizer import Tokenizer
@@ -49,6 +50,7 @@ from cwdfm.sample_file import SampleFile, read_samples, write_samples
 
 PART = 15 * 2**20  # bytes per file
 LENGTH, BATCH = 56, 2048
+SCORED = 30_000  # samples
 COMMON = "--batch-size 2048 --weight-decay 0.01 --elbo-rows 256 --previews 0 --compile --seed 0"
 COMMON += " --learning-rate 1e-3 --min-learning-rate 1e-5 --warmup 500 --ema 0.999"
 SMOKE = "--model debug --batch-size 16 --warmup 1 --log-every 2 --checkpoint-every 2 --no-compile"
@@ -77,7 +79,14 @@ MASK_SETTINGS = {
     "grown": setting(GROWN, LENGTH),
     "grown-resample": setting(GROWN, LENGTH, resample=RESAMPLE),
 }
+SMALL_SETTINGS = {name: UNIFORM_SETTINGS[name] for name in ("euler-64", "gibbs-64-resample")}
 ANCESTRAL = {"ancestral-64": setting(), "ancestral-256": setting(steps=256)}
+# Settings with this ending draw more samples, and only the first valid ones are scored.
+VALID, EXTRA = "-valid", 1.15
+WARMER = {
+    f"tokens-{temperature}{VALID}": setting(LeftToRight(temperature=temperature), LENGTH)
+    for temperature in (1.0, 1.05, 1.1)
+}
 
 
 @dataclass(frozen=True)
@@ -108,10 +117,11 @@ RUNS: dict[str, Run] = {
     "mask-mixture": Run(MASK, MASK_SETTINGS),
     "uniform": Run("--source uniform", UNIFORM_SETTINGS),
     "uniform-conditions": Run("--source uniform --condition logp qed", UNIFORM_SETTINGS),
-    "uniform-4m": Run(SMALL, UNIFORM_SETTINGS),
-    "uniform-4m-selfies": Run(SMALL, UNIFORM_SETTINGS, SelfiesTokenizer.kind),
+    "uniform-4m": Run(SMALL, SMALL_SETTINGS),
+    "uniform-4m-selfies": Run(SMALL, SMALL_SETTINGS, SelfiesTokenizer.kind),
     "uniform-4m-conditions": Run(f"{SMALL} --condition logp qed", UNIFORM_SETTINGS),
-    "ar": Run("--method ar", {"tokens": setting(steps=LENGTH)}),
+    "ar": Run("--method ar", {"tokens": setting(steps=LENGTH), **WARMER}),
+    "ar-dropout": Run("--method ar --dropout 0.2", {"tokens": setting(steps=LENGTH), **WARMER}),
     "mdlm": Run("--method mdlm", ANCESTRAL),
     "sedd": Run("--method sedd", {"analytic-64": setting(), "analytic-256": setting(steps=256)}),
     "bd3lm": Run("--method bd3lm --block 8", ANCESTRAL, reads=2),
@@ -169,7 +179,7 @@ def train(options: argparse.Namespace) -> None:
 def sample(options: argparse.Namespace) -> None:
     """Draw samples from all runs, for a limited number of minutes."""
     smoke = options.scale == "smoke"
-    n = options.n or (4 if smoke else 30_000)
+    scored = options.n or (4 if smoke else SCORED)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     end = time.monotonic() + 60 * options.minutes
     folder = options.work / "samples"
@@ -183,6 +193,7 @@ def sample(options: argparse.Namespace) -> None:
                 continue
             if smoke and arguments["steps"] > LENGTH:
                 arguments = arguments | {"steps": 4}
+            n = round(EXTRA * scored) if label.endswith(VALID) else scored
             start = time.perf_counter()
             with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
                 out = trained.generate(n=n, seed=options.seed, **arguments)

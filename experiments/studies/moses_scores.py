@@ -4,7 +4,8 @@
 
 DIR is written by the action `unpack` of that study. The scores of each file are kept in W; repeat
 the command to resume. Needs RDKit and fcd_torch, and takes about five minutes on two cores for each
-file of 30,000 samples.
+file of 30,000 samples. Of settings whose name ends in "-valid", it scores the first 30,000 valid
+samples, as rejection sampling would return them.
 """
 
 import json
@@ -14,11 +15,13 @@ from typing import Any
 from cwdfm.cli.options import cores
 from cwdfm.cli.progress import stages
 from cwdfm.data.reference import load_reference
+from cwdfm.data.smiles import canonical
 from cwdfm.files import write_json
 from cwdfm.metrics.distribution import distribution_scores
 from cwdfm.metrics.reference_statistics import reference_statistics
 from cwdfm.sample_file import read_samples
 from experiments.studies.command import save, study_parser
+from experiments.studies.moses import SCORED, VALID
 
 
 def training(folder: Path) -> dict[str, Any]:
@@ -27,6 +30,14 @@ def training(folder: Path) -> dict[str, Any]:
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         last |= json.loads(line)
     return last
+
+
+def first_valid(texts: list[str], count: int) -> tuple[list[str], int]:
+    """The first `count` valid molecules, and the number of samples drawn until then."""
+    valid = [i for i, text in enumerate(texts) if canonical(text) is not None][:count]
+    if len(valid) < count:
+        return [texts[i] for i in valid], len(texts)
+    return [texts[i] for i in valid], valid[-1] + 1
 
 
 def main() -> None:
@@ -43,14 +54,17 @@ def main() -> None:
             kept = options.work / f"{path.stem}.json"
             if not kept.exists():
                 file = read_samples(path)
+                texts, drawn = file.texts, len(file.texts)
+                if file.options["solver"].endswith(VALID):
+                    texts, drawn = first_valid(texts, SCORED)
                 scores = distribution_scores(
-                    file.texts, against, reference.known, workers=workers, progress=progress
+                    texts, against, reference.known, workers=workers, progress=progress
                 )
                 row = {
                     "run": file.options["model"],
                     "sampler": file.options["solver"],
-                    "samples": len(file.texts),
-                    "evaluations": file.head["evaluations"] / len(file.texts),
+                    "samples": len(texts),
+                    "evaluations": file.head["evaluations"] / len(file.texts) * drawn / len(texts),
                     "arguments": file.head["arguments"],
                     "card": file.head["model"],
                     "training": training(options.runs / file.options["model"]),
