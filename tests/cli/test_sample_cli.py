@@ -5,7 +5,6 @@ import inspect
 import json
 import re
 import signal
-import subprocess
 import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -35,8 +34,9 @@ from cwdfm.train.config import TrainConfig
 from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.cli import options as repro_options
 from tests.support.command import command
+from tests.support.processes import ended, ended_together
+from tests.support.sample_script import sample, sample_and_be_killed, sample_without_streams
 
-ROOT = Path(__file__).parents[2]
 MODEL = "qm9-mask-small"
 FLAGS = ["--n", "12", "--steps", "6", "--solver", "neighbor", "--seed", "5"]
 
@@ -52,38 +52,20 @@ def expected() -> list[list[int]]:
 
 def test_processes_share_the_work(tmp_path: Path, expected: list[list[int]]) -> None:
     out = tmp_path / "a.jsonl"
-    several = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "--"]
-    line = [sys.executable, "-m", *several, "cwdfm.cli.main", "sample", MODEL, "--out", str(out)]
-    line += [*FLAGS, "--batch-size", "2"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    words = [MODEL, "--out", str(out), *FLAGS, "--batch-size", "2"]
+    (tmp_path / "said").mkdir()
+    said = ended_together(tmp_path / "said", sample, *words)
     assert read_samples(out).tokens == expected
-    assert done.stdout.count("written: 12 samples") == 1
-    assert list(tmp_path.iterdir()) == [out]
-
-
-KILLED = """
-import os, signal
-from cwdfm.cli.main import main
-from cwdfm.sample_file import PartialSamples
-add = PartialSamples.add
-def add_and_kill(partial, records):
-    add(partial, records)
-    if len(partial.records()) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-PartialSamples.add = add_and_kill
-main()
-"""
+    assert said.count("written: 12 samples") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "said"}
 
 
 def test_a_killed_job_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], expected: list[list[int]]
 ) -> None:
     out = tmp_path / "a.jsonl"
-    arguments = ["sample", MODEL, "--out", str(out), *FLAGS, "--batch-size", "1"]
-    line = [sys.executable, "-c", KILLED, *arguments]
-    killed = subprocess.run(line, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    words = [MODEL, "--out", str(out), *FLAGS, "--batch-size", "1"]
+    assert ended(sample_and_be_killed, *words) == -signal.SIGKILL
     parts = tmp_path / "a.jsonl.parts"
     before = [path.name for path in parts.glob("*.json")]
     assert len(before) == 3
@@ -98,6 +80,15 @@ def test_a_killed_job_resumes(
     found = read_samples(out)
     assert found.tokens == expected
     assert found.head["drawn"] == 12 - len(before)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_closed_streams_are_not_an_error(tmp_path: Path) -> None:
+    """Files that are opened later do not receive what is printed."""
+    out = tmp_path / "a.smi"
+    words = [MODEL, "--n", "2", "--steps", "1", "--out", str(out)]
+    assert ended(sample_without_streams, *words) == 0
+    assert len(out.read_text().splitlines()) == 2
     assert list(tmp_path.iterdir()) == [out]
 
 

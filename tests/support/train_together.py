@@ -1,12 +1,8 @@
-"""Training runs in a group of processes: torchrun ... -m tests.support.train_together OUT.
-
-All in one start, which takes longer than the training.
-"""
+"""Training runs in a group of processes."""
 
 import json
 import shutil
 import signal
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -70,8 +66,8 @@ def stop(out: Path) -> None:
     (out / f"seed-{rank()}").write_text(str(torch.initial_seed()))
 
 
-if __name__ == "__main__":
-    out = Path(sys.argv[1])
+def train_together(out: Path) -> None:
+    """All runs, in each process of the group."""
     with process_group("cpu"):
         for parallel in PARALLEL:
             count(out, parallel)

@@ -3,14 +3,12 @@
 import errno
 import json
 import math
-import multiprocessing
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -44,6 +42,7 @@ from cwdfm.train.optimizer import learning_rate
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import RESUMABLE, Run
 from experiments.bench.bounds import exchange
+from tests.support.processes import ended, ended_together
 from tests.support.train_script import (
     VOCAB,
     counting,
@@ -53,9 +52,13 @@ from tests.support.train_script import (
     train,
     train_and_send,
 )
-from tests.support.train_together import PARALLEL, STEPS, settings, without_the_end
-
-ROOT = Path(__file__).parents[2]
+from tests.support.train_together import (
+    PARALLEL,
+    STEPS,
+    settings,
+    train_together,
+    without_the_end,
+)
 
 
 def final_state(out: Path) -> dict[str, torch.Tensor]:
@@ -96,19 +99,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def ended(target: Callable[..., None], *arguments: object) -> int | None:
-    """Call a function in a new process; returns its exit code.
-
-    The processes are forked from one with all imports, which take longer than the training.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([target.__module__])
-    process = context.Process(target=target, args=arguments)
-    process.start()
-    process.join()
-    return process.exitcode
-
-
 def sent(out: Path, signal: int, step: int, *, saving: bool = False) -> int | None:
     """Train in a process that sends itself a signal; return its exit code."""
     return ended(train_and_send, out, signal, step, saving)
@@ -145,13 +135,9 @@ def test_signal_in_the_last_step_is_returned(tmp_path: Path, saving: bool) -> No
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two processes, with DDP and with FSDP, and a run of one process."""
     out = tmp_path_factory.mktemp("together")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "tests.support.train_together", str(out)]
-    recorded = os.environ | {"PYTHONFAULTHANDLER": "1"}  # where a process died, if one does
-    done = subprocess.run(command, cwd=ROOT, env=recorded, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    said = ended_together(out, train_together, out)
     # Python's: the words of torch's own code depend on the machine's network.
-    assert not re.search(r"\w+Warning: ", done.stderr), done.stderr
+    assert not re.search(r"\w+Warning: ", said), said
     train(out / "one", dropout=0.0, steps=STEPS)
     return out
 
