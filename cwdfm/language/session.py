@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cwdfm.language.model import LanguageModel, shift_right
 from cwdfm.model.attention import KVCache
-from cwdfm.ops.cuda_graph import GraphedFunction
+from cwdfm.ops.cuda_graph import WARMUP_CALLS, GraphedFunction
 
 CacheKind = Literal["none", "prefix", "dual", "prompt", "exact"]
 # Parameters times tokens of an evaluation that takes a GPU longer than launching its kernels takes
@@ -84,8 +84,7 @@ class ColumnSession:
     def __init__(self, language: LanguageModel, canvas: Canvas, cache: CacheKind) -> None:
         self.language, self.canvas, self.kind = language, canvas, cache
         self.cache = None if cache == "none" else KVCache(canvas.tokens.shape[1])
-        # On a GPU, launching the kernels of a step one by one would take longer than running them.
-        self.graphed = GraphedFunction(nn.Module(), self._graph)
+        self._discard_graphs()
         self.parameters = sum(p.numel() for p in language.network.parameters())
         if cache == "exact" and canvas.begin:
             self._run(0, canvas.begin, canvas.begin, None, None)
@@ -127,7 +126,7 @@ class ColumnSession:
         self.canvas = self.canvas.select(rows)
         if self.cache is not None:
             self.cache = self.cache.select(rows)
-        self.graphed = GraphedFunction(nn.Module(), self._graph)  # the tensors have changed
+        self._discard_graphs()  # the tensors have changed
 
     @property
     def keep_start(self) -> int:
@@ -139,6 +138,12 @@ class ColumnSession:
     def _before(self) -> int:
         """Columns to evaluate before a block: 1 if the previous column predicts its first token."""
         return int(self.language.shift and self.language.block is None)
+
+    def _discard_graphs(self) -> None:
+        # On a GPU, launching the kernels of a step one by one would take longer than running them.
+        # With these caches, all steps of all blocks have the same shape: capture it at once.
+        warmup_calls = 0 if self.kind in ("dual", "prompt", "exact") else WARMUP_CALLS
+        self.graphed = GraphedFunction(nn.Module(), self._graph, warmup_calls)
 
     def _uses_graph(self, begin: int, end: int, keys: int) -> bool:
         """Whether to evaluate columns begin..end, which attend to `keys`, by a CUDA graph.

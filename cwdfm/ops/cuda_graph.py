@@ -18,7 +18,7 @@ from cwdfm.ops import dispatch
 from cwdfm.ops.precision import weight_version
 
 MIN_LOOP = 16  # loops up to this length are not worth capturing
-WARMUP_CALLS = 3  # calls with a shape before it is captured; rare shapes are not worth it
+WARMUP_CALLS = 3  # the default; rare shapes are not worth a capture
 MAX_GRAPHS = 32  # captured shapes; each keeps its graph and its output in memory
 
 
@@ -99,10 +99,17 @@ class GraphedFunction:
     called directly. Graphs use weights that are already cast to autocast's dtype, so that replays
     do not cast them again; when the weights change, all graphs are discarded. Use an instance on
     one stream at a time.
+
+    `warmup_calls`: the number of calls with a shape before it is captured.
     """
 
-    def __init__(self, model: nn.Module, function: Callable[[Tensor, Tensor], Any]) -> None:
-        self.model, self.function = model, function
+    def __init__(
+        self,
+        model: nn.Module,
+        function: Callable[[Tensor, Tensor], Any],
+        warmup_calls: int = WARMUP_CALLS,
+    ) -> None:
+        self.model, self.function, self.warmup_calls = model, function, warmup_calls
         self._reset(())
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Any:
@@ -116,7 +123,7 @@ class GraphedFunction:
         key = (x_t.shape, t.shape, x_t.device, t.dtype, *state)
         self.calls[key] += 1
         if key not in self.graphs:
-            if self.calls[key] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS:
+            if self.calls[key] <= self.warmup_calls or len(self.graphs) >= MAX_GRAPHS:
                 return self.function(x_t, t)
             try:
                 self.graphs[key] = self._capture(x_t, t)
