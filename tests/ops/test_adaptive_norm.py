@@ -16,6 +16,7 @@ from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops import adaptive_norm as module
 from cwdfm.ops import dispatch
 from cwdfm.ops.adaptive_norm import CHUNK
+from tests.support.cases import slow
 from tests.support.gpu import COMPILED, DEVICES
 from tests.support.kernels import assert_alike, interpreted, perturbed, tokens, trained
 from tests.support.norms import (
@@ -61,11 +62,25 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 WIDE = (*SHAPES, (8, 1024, 768), (40, 60, 2048))
 # Device, shape, dtypes, whether there is a time embedding and a residual, and dropout.
-CASES = [
-    *(("cpu", shape, dtypes, True, True, 0.0) for shape in SHAPES for dtypes in DTYPES),
-    *(("cpu", SHAPES[1], dtypes, True, False, 0.0) for dtypes in DTYPES),
+PARTIAL = (2, CHUNK + 3, 20)
+QUICK = [
+    *(("cpu", shape, DTYPES[0], True, True, 0.0) for shape in SHAPES),
+    *(("cpu", SHAPES[3], dtypes, True, True, 0.0) for dtypes in DTYPES[1:]),
+    *(("cpu", SHAPES[1], dtypes, True, False, 0.0) for dtypes in DTYPES[::2]),
     *(("cpu", SHAPES[1], DTYPES[0], False, adds, 0.0) for adds in (True, False)),
-    *(("cpu", (2, CHUNK + 3, 20), DTYPES[0], *timed, p) for timed in TIMED for p in (0.1, 0.9)),
+    *(("cpu", PARTIAL, DTYPES[0], *timed, p) for timed, p in zip(TIMED, (0.1, 0.9), strict=True)),
+]
+SLOW = [
+    *(
+        ("cpu", shape, dtypes, True, True, 0.0)
+        for shape in SHAPES
+        if shape != SHAPES[3]
+        for dtypes in DTYPES[1:]
+    ),
+    ("cpu", SHAPES[1], DTYPES[1], True, False, 0.0),
+    *(("cpu", PARTIAL, DTYPES[0], *timed, p) for timed, p in zip(TIMED, (0.9, 0.1), strict=True)),
+]
+LARGE = [
     *(
         ("cuda", shape, d, *t, p)
         for shape in WIDE
@@ -79,7 +94,11 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("device", "shape", "dtypes", "timed", "adds", "dropout"),
-    [pytest.param(*c, marks=interpreted if c[0] == "cpu" else COMPILED) for c in CASES],
+    [
+        *(pytest.param(*case, marks=interpreted) for case in QUICK),
+        *(pytest.param(*case, marks=[interpreted, pytest.mark.slow]) for case in SLOW),
+        *(pytest.param(*case, marks=COMPILED) for case in LARGE),
+    ],
     ids=str,
 )
 def test_stream_norm_and_gradients_are_exact(
@@ -163,7 +182,7 @@ def test_vectors_and_gradients_may_come_in_any_layout(launches: list[dict[str, A
 
 
 @interpreted
-@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("timed", [True, slow(False)])
 @pytest.mark.usefixtures("short_chunks")
 def test_operators_pass_opcheck(timed: bool) -> None:
     x = given((2, 5, 12), timed=timed).to(FULL)
@@ -230,7 +249,9 @@ def test_dropout_is_off_in_evaluation(config: DiTConfig, launches: list[dict[str
 
 @interpreted
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
-@pytest.mark.parametrize(("config", "dropout"), [(NETWORKS[0], 0.5), (NETWORKS[2], 0.0)], ids=str)
+@pytest.mark.parametrize(
+    ("config", "dropout"), [(NETWORKS[0], 0.5), slow(NETWORKS[2], 0.0)], ids=str
+)
 @pytest.mark.usefixtures("short_chunks", "plain_rotations")
 def test_compiled_in_one_graph(
     config: DiTConfig, dropout: float, launches: list[dict[str, Any]]

@@ -22,6 +22,7 @@ from cwdfm.model.attention import (
 )
 from cwdfm.ops import attention, dispatch
 from cwdfm.ops.attention import Rotation, rotary, rotate, rotate_qkv, short_attention
+from tests.support.cases import slow
 from tests.support.gpu import COMPILED, DEVICES
 from tests.support.kernels import assert_alike, interpreted, moved_dit, tokens, trained
 
@@ -152,7 +153,9 @@ def test_plain_rotation_runs_otherwise(launches: list[str]) -> None:
 
 @interpreted
 @compiles
-@pytest.mark.parametrize("pattern", [*PATTERNS, BlockDiffusionAttention(4)], ids=str)
+@pytest.mark.parametrize(
+    "pattern", [FullAttention(), slow(CausalAttention()), slow(BlockDiffusionAttention(4))], ids=str
+)
 @pytest.mark.usefixtures("plain_norms")
 def test_transformer_trains_as_with_plain_rotation(
     pattern: AttentionPattern, launches: list[str], monkeypatch: pytest.MonkeyPatch
@@ -311,7 +314,7 @@ def test_conditions_for_short_attention(
 
 @interpreted
 @compiles
-@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+@pytest.mark.parametrize("pattern", [CausalAttention(), slow(FullAttention())], ids=str)
 @pytest.mark.usefixtures("plain_norms", "plain_rotations")
 def test_transformer_trains_with_short_attention(
     pattern: AttentionPattern, launches: list[str]

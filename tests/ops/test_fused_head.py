@@ -18,6 +18,7 @@ from cwdfm.model.transformer import DiT
 from cwdfm.ops import dispatch, head_rows
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from cwdfm.ops.precision import CASTS, CastCache
+from tests.support.cases import slow
 from tests.support.kernels import interpreted, small_dit
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -130,7 +131,7 @@ def test_nothing_masked_gives_zero_and_finite_gradients() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # raised inside the compiler
-@pytest.mark.parametrize("by_block", [False, True])
+@pytest.mark.parametrize("by_block", [True, slow(False)])
 def test_compiled_trunk_trains_like_the_plain_one(by_block: bool) -> None:
     """With the "aot_eager" backend, because code generation is not under test."""
     source = SOURCES[1]
@@ -192,9 +193,9 @@ def test_weights_are_cast_once_while_a_model_is_evaluated() -> None:
     [
         (SOURCES[0], cwdfm.Euler()),
         (SOURCES[1], cwdfm.Euler(cwdfm.Neighbor(1, 1.0))),
-        (SOURCES[0], cwdfm.Euler(cwdfm.Entropy(1.0))),
+        slow(SOURCES[0], cwdfm.Euler(cwdfm.Entropy(1.0))),
         (SOURCES[1], cwdfm.Euler(cwdfm.Margin(1.0))),
-        (SOURCES[0], cwdfm.TopK("entropy")),
+        slow(SOURCES[0], cwdfm.TopK("entropy")),
         (SOURCES[0], cwdfm.EntropyBound(3.0, "confidence")),
         (SOURCES[0], cwdfm.FirstHitting(cwdfm.Entropy(2.0))),
     ],

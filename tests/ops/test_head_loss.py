@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cwdfm.ops import dispatch, head_rows
 from cwdfm.ops import head_loss as module
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
+from tests.support.cases import slow
 from tests.support.kernels import interpreted
 
 # Rounding error relative to the gradient's norm: of products in half precision, and of a gradient
@@ -36,10 +37,24 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-@pytest.fixture(params=[True, False], ids=["cross-entropy", "log-prob"])
-def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the gradients in one pass, and with `head_log_prob`."""
+@pytest.fixture
+def one_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the gradients in one pass, or with `head_log_prob`."""
     monkeypatch.setattr(Case, "one_pass", request.param)
+
+
+WAYS = [
+    ("off", True),
+    ("off", False),
+    pytest.param("on", True, marks=interpreted),
+    pytest.param("on", False, marks=interpreted),
+]
+HELD = pytest.param("held", True, marks=interpreted)
+MORE = [
+    pytest.param("held", one_pass, marks=[interpreted, pytest.mark.slow])
+    for one_pass in (True, False)
+]
+each_way = pytest.mark.parametrize(("path", "one_pass"), [*WAYS, *MORE], indirect=True)
 
 
 class Case:
@@ -93,11 +108,13 @@ def assert_near(ours: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("dtype", "vocab", "ids", "bias"),
     [
-        *((dtype, *HEADS[0]) for dtype in TOLERANCE),
+        *((dtype, *HEADS[0]) for dtype in TOLERANCE if dtype != torch.float16),
+        slow(torch.float16, *HEADS[0]),
         *((torch.float32, *head) for head in HEADS[1:]),
     ],
 )
-@pytest.mark.usefixtures("path", "either")
+@pytest.mark.parametrize(("path", "one_pass"), [*WAYS, HELD, MORE[1]], indirect=True)
+@pytest.mark.usefixtures("path", "one_pass")
 def test_value_and_gradients(dtype: torch.dtype, vocab: int, ids: int, bias: bool) -> None:
     check_value_and_gradients(Case(dtype, vocab, ids, bias), dtype)
 
@@ -183,7 +200,8 @@ def test_rows_are_held_in_registers_where_it_pays() -> None:
     assert not holds(50304, torch.float32)
 
 
-@pytest.mark.usefixtures("path", "either")
+@each_way
+@pytest.mark.usefixtures("path", "one_pass")
 def test_ids_outside_the_vocabulary() -> None:
     """log p = -inf: 0 where the weight is 0, else infinite, without gradient in both cases."""
     case = Case(torch.float32)
@@ -199,7 +217,8 @@ def test_ids_outside_the_vocabulary() -> None:
         assert_near(mine, exact, torch.float32)
 
 
-@pytest.mark.usefixtures("path", "either")
+@each_way
+@pytest.mark.usefixtures("path", "one_pass")
 def test_impossible_token_is_scaled_by_its_weight() -> None:
     case = Case(torch.float32)
     with torch.no_grad():
@@ -214,7 +233,8 @@ def test_impossible_token_is_scaled_by_its_weight() -> None:
     assert case.value().item() == torch.inf
 
 
-@pytest.mark.usefixtures("path", "either")
+@each_way
+@pytest.mark.usefixtures("path", "one_pass")
 def test_nan_logits_give_nan() -> None:
     case = Case(torch.float32)
     with torch.no_grad():
@@ -223,7 +243,8 @@ def test_nan_logits_give_nan() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.usefixtures("path", "either")
+@each_way
+@pytest.mark.usefixtures("path", "one_pass")
 def test_no_rows_give_zero(dtype: torch.dtype) -> None:
     case = Case(dtype, rows=0)
     value = case.value()
@@ -256,7 +277,8 @@ def test_second_derivatives_are_not_supported() -> None:
         gradient.sum().backward()
 
 
-@pytest.mark.usefixtures("path", "either")
+@each_way
+@pytest.mark.usefixtures("path", "one_pass")
 def test_autocast() -> None:
     """Products in half precision, gradients of float32 leaves in float32."""
     case = Case(torch.float32)
