@@ -13,6 +13,7 @@ from cwdfm.schedule import Linear
 from cwdfm.solver import Corrector, Euler, sample
 from cwdfm.source import MaskSource, UniformSource
 from cwdfm.weight import ContextWeight, Distance, Entropy, Neighbor
+from tests.support.cases import slow
 from tests.support.exact import ordered_draws
 from tests.support.models import constant
 from tests.support.stats import assert_differs, assert_follows, binomial, histogram
@@ -145,7 +146,7 @@ def test_steep_weights_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("source", [MaskSource(2), UniformSource(2)], ids=str)
-@pytest.mark.parametrize("weight", [WEIGHT, Entropy(1.0)], ids=str)
+@pytest.mark.parametrize("weight", [WEIGHT, slow(Entropy(1.0))], ids=str)
 def test_convergence_to_the_target(source: MaskSource | UniformSource, weight: Neighbor) -> None:
     """A mask source converges to the target; a uniform source keeps the bias of the weights."""
     g = torch.Generator().manual_seed(3)

@@ -21,6 +21,7 @@ from cwdfm.likelihood.bound import BoundBatch, stratified_variance, stratum_offs
 from cwdfm.likelihood.elbo import KAPPA_END, flow_terms
 from cwdfm.method import Flow, Method
 from tests.support.blocks import network as block_network
+from tests.support.cases import slow
 from tests.support.chains import SCHEDULE, model_of, source_of
 from tests.support.exact import Chain, correlated_target
 from tests.support.models import SmallModel, SmallSplitModel, constant
@@ -286,7 +287,7 @@ def test_one_sequence_is_unbiased_over_seeds() -> None:
 
 
 def test_coverage_of_the_standard_error() -> None:
-    """Over 200 seeds the truth lies within 2 standard errors in at least 90%.
+    """Over 100 seeds the truth lies within 2 standard errors in at least 88%.
 
     At a true coverage of 95.4%, fewer would have probability 1e-3.
     """
@@ -294,15 +295,15 @@ def test_coverage_of_the_standard_error() -> None:
     source, model = source_of(chain), model_of(chain)
     x_1 = model.states_SN.repeat(25, 1)
     truth = float(-np.log(chain.target).mean() / 2)
-    bounds = [cwdfm.elbo(model, source, SCHEDULE, x_1, seed=s, draws=8) for s in range(200)]
+    bounds = [cwdfm.elbo(model, source, SCHEDULE, x_1, seed=s, draws=8) for s in range(100)]
     off = np.array([b.nats_per_token - truth for b in bounds])
     errors = np.array([b.standard_error for b in bounds])
-    assert np.mean(np.abs(off) < 2 * errors) >= 0.9
+    assert np.mean(np.abs(off) < 2 * errors) >= 0.88
     # and it is not much too large
     assert 0.8 < errors.mean() / np.sqrt((off**2).mean()) < 1.5
 
 
-@pytest.mark.parametrize("draws", [4, 16])
+@pytest.mark.parametrize("draws", [4, slow(16)])
 def test_standard_error_accounts_for_stratification(draws: int) -> None:
     """Over 60 seeds the mean reported variance is 0.6 to 1.8 times that of the bounds.
 

@@ -91,10 +91,10 @@ def choice(
 def test_a_step_reveals_what_a_greedy_pass_chooses(solver: Any) -> None:
     """For prompts of all lengths."""
     source, steps = cwdfm.MaskSource(VOCAB), 5
-    fixed = torch.rand(40, LENGTH, generator=torch.manual_seed(0))
-    fixed = fixed < torch.linspace(0, 0.9, 40)[:, None]
+    fixed = torch.rand(16, LENGTH, generator=torch.manual_seed(0))
+    fixed = fixed < torch.linspace(0, 0.9, 16)[:, None]
     prompt = torch.full((LENGTH,), 3)
-    state = solver.init(source, torch.arange(40), LENGTH, prompt=prompt, fixed=fixed)
+    state = solver.init(source, torch.arange(16), LENGTH, prompt=prompt, fixed=fixed)
     model, changed, near = Recorder(Table()), 0, replace(solver, distance=0)
     for step in range(steps):
         before, t, after = state.tokens, step / steps, (step + 1) / steps

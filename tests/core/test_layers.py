@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "cwdfm"
@@ -42,6 +43,20 @@ def part_of(names: tuple[str, ...]) -> str:
     return module if module in LEVEL else names[0]
 
 
+def statements(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """All statements below a node, and whether they are inside a function.
+
+    Expressions, which make up most of a tree, contain none.
+    """
+    inside = inside or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        children = getattr(tree, name, [])
+        for child in children if isinstance(children, list) else []:
+            if isinstance(child, ast.stmt):
+                yield child, inside
+            yield from statements(child, inside)
+
+
 def imported(node: ast.AST) -> list[str]:
     """The modules that a statement imports, `from cwdfm.x import y` and `import cwdfm.x` alike."""
     if isinstance(node, ast.Import):
@@ -59,7 +74,7 @@ def test_imports_point_downwards() -> None:
         if here == "__init__" or path.name == "__init__.py":
             continue
         assert here in LEVEL, f"{here} has no layer: add it to LAYERS in {__file__}"
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node, _ in statements(ast.parse(path.read_text())):
             for name in imported(node):
                 root, *rest = name.split(".")
                 if root != "cwdfm":
@@ -90,16 +105,9 @@ def test_core_imports_only_required_dependencies() -> None:
     required = {"torch", "numpy", "numba", "safetensors", "filelock"}
     allowed = required | {"cwdfm"} | sys.stdlib_module_names
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        local = {
-            id(node)
-            for function in ast.walk(tree)
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-            for node in ast.walk(function)
-        }
-        for node in ast.walk(tree):
+        for node, local in statements(ast.parse(path.read_text())):
             for name in imported(node):
-                inside = id(node) in local or path.stem in LOCAL_MODULES
+                inside = local or path.stem in LOCAL_MODULES
                 assert inside or name.split(".")[-1] not in LOCAL_MODULES, f"{path.name}: {name}"
                 fits = allowed | OPTIONAL if inside else allowed
                 assert name.split(".")[0] in fits, f"{path.name} imports {name}"
@@ -110,7 +118,7 @@ def test_no_test_module_imports_another() -> None:
     tests = Path(__file__).parents[1]
     wrong = []
     for path in sorted(tests.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node, _ in statements(ast.parse(path.read_text())):
             names = imported(node)
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]

@@ -21,6 +21,7 @@ from cwdfm.metrics.molecule import score_molecules
 from cwdfm.postprocess.base import combine
 from cwdfm.sample_file import read_samples
 from cwdfm.trained import prompt_tokens
+from tests.support.cases import slow
 from tests.support.models import SmallModel, constant
 from tests.support.postprocess import MASK, SCHEDULE, UNIFORM, InconsistentSplitModel, N, V
 from tests.support.stats import assert_follows, histogram
@@ -124,9 +125,9 @@ def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source, step: Ste
 @pytest.mark.parametrize(
     ("name", "options", "n", "after"),
     [
-        ("uniform", {"resample": cwdfm.Resample(rounds=40)}, 24, 20),
         ("mask", {"resample": cwdfm.Resample(rounds=6)}, 24, 17),
-        ("uniform", {"reject": cwdfm.Reject(0.999, max_tries=6)}, 16, 13),
+        slow("uniform", {"resample": cwdfm.Resample(rounds=40)}, 24, 20),
+        slow("uniform", {"reject": cwdfm.Reject(0.999, max_tries=6)}, 16, 13),
     ],
 )
 def test_more_molecules_are_valid(name: str, options: Any, n: int, after: float) -> None:

@@ -13,6 +13,7 @@ from cwdfm.solver import Corrector, Euler, Samples, sample
 from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.source import MaskSource, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
+from tests.support.cases import slow
 from tests.support.kernels import perturbed
 from tests.support.models import Recorder
 
@@ -39,7 +40,7 @@ def both(model: DiT, solver: Euler, schedule: Schedule, **options: Any) -> list[
     return [sample(model, SOURCE, schedule, solver, **options), stepped]
 
 
-@pytest.mark.parametrize("steps", [1, 3, 40, 200])
+@pytest.mark.parametrize("steps", [1, 3, 40, slow(200)])
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
 def test_samples_equal_the_step_by_step_loop(
     model: DiT, weight: Neighbor | None, steps: int

@@ -14,6 +14,7 @@ from cwdfm.method.base import SampleRequest
 from cwdfm.recommendation import RULES, recommend_for, widest_distance
 from cwdfm.sample_file import read_samples
 from cwdfm.schedule import time_grid
+from cwdfm.solver import match_data
 from tests.support.models import SmallModel
 
 MODELS = ("qm9-mask-small", "qm9-uniform-small")
@@ -47,7 +48,7 @@ def test_budgets_of_text_are_used(source: cwdfm.Source) -> None:
     """No sample exceeds the budget. Some stay below: a step in which no token changes is free."""
     method, length = Flow(source, cwdfm.Polynomial(2.0)), 16
     model, names = SmallModel(source.num_tokens), set()
-    for evaluations in range(1, 34):
+    for evaluations in (*range(1, 12), *range(13, 34, 4)):
         chosen = recommend_for(method, evaluations, length)
         names.add(chosen.name)
         request = SampleRequest(
@@ -98,7 +99,8 @@ def test_the_widest_distance_separates_the_tokens_of_a_step(steps: int) -> None:
     assert together(0) > 0.8 / steps
 
 
-def test_data_choose_the_sampler_of_a_small_budget() -> None:
+def test_data_choose_the_sampler_of_a_small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(match_data, "LEVELS", 2)
     trained = cwdfm.load("qm9-uniform-small")
     data = trained.generate(n=4, steps=8)
     chosen = cwdfm.recommend(trained, 2, faithful=True, data=data)
