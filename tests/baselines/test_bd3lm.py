@@ -27,6 +27,7 @@ from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.transformer import DiT
 from tests.support.blocks import CPU, LINEAR, called, method, network, plain_logits, tokens
+from tests.support.cases import slow
 
 # The mask
 
@@ -54,7 +55,7 @@ def test_mask_follows_its_definition(length: int, block: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(("length", "block"), [(6, 2), (64, 4), (150, 3), (192, 16)])
+@pytest.mark.parametrize(("length", "block"), [(6, 2), slow(64, 4), (150, 3), slow(192, 16)])
 def test_flex_attention_equals_dense_attention(
     length: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from cwdfm.model.transformer import DiT
 from cwdfm.model.wrappers import BannedTokens
 from cwdfm.solver import FirstHitting, Gibbs
 from tests.support.blocks import LINEAR, method, network, plain_logits, tokens
+from tests.support.cases import slow
 from tests.support.exact import Array, Chain
 from tests.support.exact import State as Tokens
 from tests.support.stats import assert_differs, assert_follows, histogram
@@ -84,7 +85,7 @@ def strong(vocab: int = 3) -> DiT:
 def test_samples_follow_the_exact_distribution() -> None:
     """Chi-square over all 81 sequences, false-alarm rate 1e-6; wrong distributions are detected."""
     model = strong()
-    asked = SampleRequest(shape=(20_000, 4), steps=6, seed=11)
+    asked = SampleRequest(shape=(10_000, 4), steps=6, seed=11)
     counts = histogram(method(2, 3).sample(model, None, asked).tokens, 3)
     assert_follows(counts, joint_law(model, THREE))
     apart = block_law(model, (), THREE)
@@ -121,7 +122,7 @@ def test_gibbs_corrections_inside_blocks_follow_the_exact_distribution() -> None
                     law += chance * q / len(revealed or [0]) * np.outer(*ends)
         return law.ravel()
 
-    asked = SampleRequest(shape=(20_000, 4), steps=4, seed=3)
+    asked = SampleRequest(shape=(10_000, 4), steps=4, seed=3)
     solver = Gibbs(cwdfm.Euler(hazard="integrated"))
     counts = histogram(method(2, 3).sample(model, solver, asked).tokens, 3)
     first = block(())
@@ -141,7 +142,7 @@ def test_neighbor_weight_follows_the_exact_distribution() -> None:
         return np.asarray(scale * (np.array([1, 0]) + revealed.sum(-1, keepdims=True)))
 
     solver = cwdfm.Euler(cwdfm.Neighbor(1, scale, "cut"), hazard="integrated")
-    asked = SampleRequest(shape=(40_000, 4), steps=6, seed=12)
+    asked = SampleRequest(shape=(20_000, 4), steps=6, seed=12)
     counts = histogram(method(2, 3).sample(model, solver, asked).tokens, 3)
     assert_follows(counts, joint_law(model, THREE, first, second))
     assert_differs(counts, joint_law(model, THREE, first, first))  # a window inside the block only
@@ -182,7 +183,7 @@ def test_widest_weight_sets_the_context() -> None:
     assert weight_radius(cwdfm.Euler(cwdfm.Entropy(1.0))) == weight_radius(cwdfm.Euler()) == 0
 
 
-@pytest.mark.parametrize("block", [1, 2, 4, 12])
+@pytest.mark.parametrize("block", [slow(1), 2, 4, slow(12)])
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 def test_cache_does_not_change_samples(block: int, solver: cwdfm.Solver | None) -> None:
     model, per_block = network(block, double=True), 3

@@ -81,6 +81,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def loaded(models: Path) -> dict[str, cwdfm.Pretrained]:
+    return {case: cwdfm.load(models / case) for case in CASES}
+
+
 def test_every_method_has_a_case() -> None:
     assert {case["method"] for case in CASES.values()} == set(METHODS)
     assert {kind.default_solver for kind in KNOWN} <= set(SOLVERS)
@@ -143,18 +148,20 @@ SUITED = {
 
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("case", SUITED)
-def test_unsuitable_solvers_are_rejected(case: str, name: str, models: Path) -> None:
+def test_unsuitable_solvers_are_rejected(
+    case: str, name: str, loaded: dict[str, cwdfm.Pretrained]
+) -> None:
     """Suitable solvers draw samples; the others raise an error with the reason."""
-    found = cwdfm.load(models / case)
+    found = loaded[case]
     solver = found.method.adapt(make_solver(name))
     if name in SUITED[case]:
-        out = cwdfm.generate(found, solver, n=3, steps=LENGTH)
+        out = cwdfm.generate(found, solver, n=2, steps=LENGTH)
         assert int(out.tokens.max()) < TOKENIZER.vocab_size
     else:
         with pytest.raises(
             cwdfm.InputError, match=r"cannot sample from|use a MaskSource|Remask|blocks"
         ):
-            cwdfm.generate(found, solver, n=3, steps=LENGTH)
+            cwdfm.generate(found, solver, n=2, steps=LENGTH)
 
 
 def test_block_size_must_divide_the_length() -> None:

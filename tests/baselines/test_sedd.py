@@ -26,6 +26,7 @@ from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.path import MixturePath
 from cwdfm.schedule import stratified_times
+from tests.support.cases import slow
 from tests.support.exact import correlated_target
 from tests.support.exact_score import (
     FLOOR,
@@ -225,7 +226,7 @@ def test_true_score_minimizes_the_loss(graph: str) -> None:
 
 @pytest.mark.parametrize("noise", SETTINGS)
 @pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("exact", [True, False], ids=["true score", "flawed network"])
+@pytest.mark.parametrize("exact", [slow(True), False], ids=["true score", "flawed network"])
 def test_bound_against_quadrature(graph: str, noise: str, exact: bool) -> None:
     """Within 5 standard errors: a false alarm in 2 million, for each of 16."""
     method = SEDD(3, graph, **SETTINGS[noise])  # type: ignore[arg-type]
@@ -244,7 +245,7 @@ def test_bound_holds_for_the_sampled_distribution(graph: str) -> None:
     method = SEDD(3, graph)  # type: ignore[arg-type]
     for exact in (True, False):
         process = Process(network(graph, exact), 3, 2, graph == "absorb")
-        law = process.limit(*ends(method), pieces=800)
+        law = process.limit(*ends(method), pieces=400)
         cost = -np.log(law)
         bounds = np.array([process.bound(x, *ends(method)) for x in product(range(3), repeat=2)])
         gap = bounds - cost
@@ -372,7 +373,9 @@ def test_initial_loss_and_fixed_tokens(graph: str) -> None:
     assert float(nothing.detach()) == 0
 
 
-@pytest.mark.parametrize(("graph", "noise"), [("absorb", "geometric"), ("uniform", "loglinear")])
+@pytest.mark.parametrize(
+    ("graph", "noise"), [("absorb", "geometric"), slow("uniform", "loglinear")]
+)
 def test_training_lowers_the_bound(graph: str, noise: str) -> None:
     """After 60 steps on sequences that repeat one token the held-out bound has halved."""
     torch.manual_seed(0)
