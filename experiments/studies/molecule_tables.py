@@ -196,7 +196,7 @@ MOSES_COLUMNS = {
 }  # fmt: skip
 
 
-def moses(record: Record) -> list[Table]:
+def moses(record: Record, title: str = "MOSES") -> list[Table]:
     """MOSES metrics of every sampler of every run, and the validation losses of the runs."""
     rows, losses = [], {}
     for row in record["rows"]:
@@ -206,8 +206,8 @@ def moses(record: Record) -> list[Table]:
         losses[row["run"]] = [last["step"], last["validation_loss"], last.get("elbo")]
     columns = {"steps": 0, "validation loss ↓": 3, "bound, nats/token ↓": 3}
     return [
-        make_table("MOSES, 30,000 samples", "model, sampler", MOSES_COLUMNS, rows),
-        make_table("MOSES, training", "model", columns, [*losses.items()]),
+        make_table(f"{title}, 30,000 samples", "model, sampler", MOSES_COLUMNS, rows),
+        make_table(f"{title}, training", "model", columns, [*losses.items()]),
     ]
 
 

@@ -305,6 +305,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "qm9_best_seeds": seeds,
     "finetune": finetune,
     "moses": moses,
+    "moses_dropout": partial(moses, title="Dropout and rejection"),
     "scaffolds": scaffolds,
     "predictor_guidance": partial(guidance, "Guidance by a predictor, MOSES"),
     "classifier_free": partial(guidance, "Classifier-free guidance, MOSES"),
