@@ -32,7 +32,7 @@ _OPTIONS: dict[str, Any] = {
     "deadline": _SLOW_HOST,
     "suppress_health_check": list(HealthCheck),
 }
-settings.register_profile("ci", max_examples=300, derandomize=True, **_OPTIONS)
+settings.register_profile("ci", max_examples=100, derandomize=True, **_OPTIONS)
 settings.register_profile("long", max_examples=100_000, **_OPTIONS)
 settings.load_profile("ci")
 
@@ -42,20 +42,30 @@ ONE_WORKER = tuple(
     for name in (
         "app",
         "bench",
+        "chaos",
         "conditions_cli",
         "data",
         "engine",
         "methods",
         "replay_browser",
         "run_command",
+        "sample_cli",
+        "shell_blocks",
         "site",
         "train",
     )
 )
 # Files with tests of many seconds, which would keep one worker busy at the end.
 LONG = (".ipynb", "test_elastic.py", "test_text_pack.py", "test_chaos.py")
+# The notebook that the default run includes; the others are slow tests.
+QUICK_NOTEBOOK = "extending.ipynb"
 
 
+# A PNG of one pixel.
+DOT = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000"
+    "000c49444154789c63606060000000040001f61738550000000049454e44ae426082"
+)
 _caches: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -88,11 +98,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests start first. Tests for a GPU are skipped where there is none."""
     import torch
 
     items.sort(key=lambda item: not item.path.name.endswith(LONG))
+    for item in items:
+        if item.path.suffix == ".ipynb" and item.path.name != QUICK_NOTEBOOK:
+            item.add_marker(pytest.mark.slow)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -134,6 +148,13 @@ def plain_norms(monkeypatch: pytest.MonkeyPatch) -> None:
 def plain_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for rotary positions."""
     monkeypatch.setattr("cwdfm.ops.attention.fused_rotary", lambda _: False)
+
+
+@pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are composed but not drawn, which takes most of the time of a report."""
+    figure = pytest.importorskip("matplotlib.figure")
+    monkeypatch.setattr(figure.Figure, "savefig", lambda _, path, **options: path.write_bytes(DOT))
 
 
 @pytest.fixture

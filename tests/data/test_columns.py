@@ -12,6 +12,7 @@ from cwdfm.data.molecules import MoleculeOptions
 from cwdfm.data.smiles import parse
 from cwdfm.errors import InputError
 from cwdfm.model.conditions import Categorical, Numeric, condition_of, encode_columns
+from tests.support.cases import slow
 
 pytest.importorskip("rdkit")
 
@@ -173,7 +174,7 @@ def test_each_molecule_is_parsed_once(tmp_path: Path, monkeypatch: pytest.Monkey
         assert values_of(data, name) == {text: function(MolFromSmiles(text)) for text in parsed}
 
 
-@pytest.mark.parametrize("representation", ["smiles", "selfies"])
+@pytest.mark.parametrize("representation", ["selfies", slow("smiles")])
 def test_processes_prepare_the_same_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, representation: str
 ) -> None:

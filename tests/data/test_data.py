@@ -149,6 +149,7 @@ def test_rdkit_logs_are_blocked_only_here(capfd: pytest.CaptureFixture[str]) -> 
 
 
 @needs_qm9
+@pytest.mark.slow
 def test_qm9_figures(qm9: TokenData) -> None:
     assert qm9.report == dict.fromkeys(REASONS, 0) | {
         **{"read": 130_831, "duplicate": 87, "kept": 130_744},
@@ -167,6 +168,7 @@ def test_qm9_figures(qm9: TokenData) -> None:
 
 
 @needs_qm9
+@pytest.mark.slow
 def test_qm9_tokens_are_lossless_and_packed(qm9: TokenData) -> None:
     for text, row in zip(qm9.texts("valid"), qm9.valid.tolist(), strict=True):
         tokens = split_smiles(text)
@@ -177,6 +179,7 @@ def test_qm9_tokens_are_lossless_and_packed(qm9: TokenData) -> None:
 
 
 @needs_qm9
+@pytest.mark.slow
 def test_qm9_split_is_disjoint_and_fixed(qm9: TokenData) -> None:
     train, valid = qm9.texts("train"), qm9.texts("valid")
     assert len({*train, *valid}) == len(train) + len(valid) == 130_744

@@ -211,6 +211,7 @@ def test_samples_contain_the_scaffold() -> None:
         cwdfm.generate(trained, fragment=fragment, template="C*")
 
 
+@pytest.mark.slow
 def test_a_recording_shows_the_accepted_tries_with_the_fragment_given() -> None:
     trained = cwdfm.load("qm9-mask-small")
     fragment = Linker("C1CC1", "CO")

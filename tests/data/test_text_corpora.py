@@ -149,6 +149,7 @@ def test_unreachable_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @needs_shared
 @needs_gpt2
+@pytest.mark.slow
 def test_real_wikitext_and_lambada(gpt2: TextTokenizer) -> None:
     data = load("wikitext-2", folder=SHARED / "wikitext-2", part="valid", tokenizer=gpt2)
     assert data.report["read"] == 60  # articles of the official validation part
@@ -160,6 +161,7 @@ def test_real_wikitext_and_lambada(gpt2: TextTokenizer) -> None:
 
 @needs_shared
 @needs_gpt2
+@pytest.mark.slow
 def test_real_novels(gpt2: TextTokenizer) -> None:
     corpus = TextFiles.of(SHARED / "novels.tar.xz")
     novels = list(islice(corpus.documents(None, None), 2))

@@ -11,6 +11,7 @@ from cwdfm import Reject, Resample
 from cwdfm.cli.main import COMMANDS
 from cwdfm.postprocess.reject import DEFAULTS as REJECT_DEFAULTS
 from cwdfm.postprocess.resample import DEFAULTS as RESAMPLE_DEFAULTS
+from tests.support.cases import slow
 
 ROOT = Path(__file__).parents[2]
 ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,6 +21,8 @@ PAGES = [
     if "```python\n" in path.read_text()
     and path.name not in ("generation.md", "pretrained.md")  # tests/integrations
 ]
+# Pages whose code takes seconds: they train, or sample with every solver.
+LONG = {f"docs/{name}.md" for name in ("api/postprocessing", "api/sampling", "guide", "molecules")}
 HAND_WRITTEN = [
     str(path.relative_to(ROOT))
     for path in ALL_PAGES
@@ -27,7 +30,7 @@ HAND_WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [slow(name) if name in LONG else name for name in PAGES])
 def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one namespace per page and in a folder of its own, with a small QM9."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)

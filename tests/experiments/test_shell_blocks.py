@@ -29,6 +29,7 @@ from cwdfm.data.qm9 import QM9
 from cwdfm.data.text import corpora
 from cwdfm.model import presets
 from cwdfm.pretrained import load
+from tests.support.cases import slow
 from tests.support.command import command
 from tests.support.evaluators import save_gpt2
 from tests.support.fake_hub import serve_hub
@@ -80,12 +81,29 @@ PARSED = re.compile(r"-m experiments (chaos|run frontier)|-m experiments\.studie
 NOT_RUN = re.compile(r"pip download|tar|xz|split|unzip|python -m cwdfm\.integrations\.lm_eval")
 PROGRAMS = ("cwdfm", "torchrun", "python", "pip", "make", "tar", "xz", "split", "unzip")
 
+# Pages whose commands take seconds. The tests of each command run by default.
+LONG = {
+    f"docs/{name}.md"
+    for name in (
+        *("baselines", "finetune", "molecules", "repro", "text"),
+        *(
+            "guide",
+            "start",
+            "results/curves",
+            "results/bundled-models",
+            "results/drug-like",
+            "results/sampler-choices",
+        ),
+        "results/text-long",
+    )
+}
+
 
 class Parsed(Exception):
     """Raised after a command line was parsed."""
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [slow(page) if page in LONG else page for page in PAGES])
 def test_shell_blocks_run(
     page: str, stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

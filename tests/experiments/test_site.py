@@ -49,6 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_links_and_files_of_the_site_resolve(site: Path) -> None:
     pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
     assert len(pages) > 60
@@ -68,6 +69,7 @@ def test_links_and_files_of_the_site_resolve(site: Path) -> None:
                 assert found, f"{path.relative_to(site)} links to {link}"
 
 
+@pytest.mark.slow
 def test_search_finds_public_names_and_pages(site: Path) -> None:
     docs = json.loads((site / "search" / "search_index.json").read_text())["docs"]
     titles = {each["title"].split("  <code>")[0] for each in docs}

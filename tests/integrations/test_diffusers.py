@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import cwdfm
 from tests.support import gemma, language
+from tests.support.cases import slow
 from tests.support.exact import Chain, LogWeight, correlated_target, entropy, neighbor
 from tests.support.stats import assert_differs, assert_follows, histogram
 
@@ -151,7 +152,7 @@ def diffusion_gemma() -> Any:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by diffusers' modules
 @pytest.mark.parametrize("make", [llada2, diffusion_gemma])
-@pytest.mark.parametrize("solver", ["neighbor", "entropy"])
+@pytest.mark.parametrize("solver", ["neighbor", slow("entropy")])
 def test_whole_pipelines(make: Any, solver: str) -> None:
     pipe = make()
     pipe.set_progress_bar_config(disable=True)
@@ -187,7 +188,7 @@ class BlockCausal(nn.Module):
         return SimpleNamespace(logits=logits)
 
 
-@pytest.mark.parametrize("thresholds", [(0.5, 1e-9), (0.3, 0.15), (0.15, 0.3)])
+@pytest.mark.parametrize("thresholds", [slow((0.5, 1e-9)), (0.3, 0.15), slow((0.15, 0.3))])
 def test_edits_of_llada2_are_those_of_the_pipeline(
     tmp_path: Path, thresholds: tuple[float, float]
 ) -> None:

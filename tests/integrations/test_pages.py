@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 import cwdfm
+from tests.support.cases import slow
 from tests.support.fake_hub import TOKEN, serve_hub
 from tests.support.published import MODELS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["pretrained.md", "generation.md"])
+@pytest.mark.parametrize("page", [slow("pretrained.md"), slow("generation.md")])
 def test_every_example_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

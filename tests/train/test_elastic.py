@@ -34,6 +34,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_killed_process_restarts_from_the_last_checkpoint(tmp_path: Path) -> None:
     """Two agents of one process each; the weights are those of one process that was not killed."""
     data = replace(counting(), source={"length": 16}, report={"kept": 60, "read": 60})
