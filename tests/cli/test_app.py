@@ -9,9 +9,9 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -20,6 +20,7 @@ from cwdfm.cli.app_form import Form, run, solver_settings
 from cwdfm.errors import InputError
 from cwdfm.solver_config import SOLVERS
 from tests.support.browser import new_page, open_browser, watch
+from tests.support.cases import slow
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     "form",
     [
         Form("qm9-mask-small", "neighbor", (("radius", 2), ("temperature", 0.8)), steps=6, n=3),
-        Form("qm9-mask-small", "entropy", steps=6, n=2, seed=5, template="c1ccccc1[3]"),
+        slow(Form("qm9-mask-small", "entropy", steps=6, n=2, seed=5, template="c1ccccc1[3]")),
         Form("qm9-uniform-small", steps=6, n=3, prompt="CC"),
-        Form("qm9-uniform-small", "euler", steps=6, n=2, scaffold="C1CC(*)1"),
+        slow(Form("qm9-uniform-small", "euler", steps=6, n=2, scaffold="C1CC(*)1")),
         Form("novels-small", "confidence", steps=3, n=1, template="-- '[3]' \"$HOME\" [2]."),
     ],
     ids=lambda form: f"{form.model}-{form.solver}",
@@ -56,8 +57,17 @@ def test_the_command_and_the_code_give_the_same_samples(form: Form, tmp_path: Pa
     assert printed.getvalue() == "\n".join(texts) + "\n"
 
 
-@pytest.mark.parametrize("model", ["qm9-mask-small", "qm9-uniform-small"])
-@pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])
+@pytest.mark.parametrize(
+    ("model", "solver"),
+    [
+        ("qm9-mask-small", "entropy"),
+        slow("qm9-uniform-small", "euler"),
+        slow("qm9-mask-small", "euler"),
+        slow("qm9-mask-small", "neighbor"),
+        slow("qm9-uniform-small", "neighbor"),
+        slow("qm9-uniform-small", "entropy"),
+    ],
+)
 def test_a_budget_of_evaluations_is_used_but_not_exceeded(
     model: str, solver: str, tmp_path: Path
 ) -> None:
@@ -114,10 +124,6 @@ def test_solver_settings_are_explained() -> None:
 
 @pytest.mark.parametrize("error", [KeyError, RuntimeError, SystemExit, InputError])
 def test_every_error_is_shown(error: type[BaseException]) -> None:
-    class Shown(Exception):
-        def __init__(self, text: str, **_: object) -> None:
-            super().__init__(text)
-
     with pytest.raises(Shown, match="&lt;weights&gt;") as caught, app.shown_errors(Shown):
         raise error("<weights>")
     assert (error.__name__ in str(caught.value)) == (error is not InputError)
@@ -181,6 +187,71 @@ def fill(page: "Page", **fields: str) -> None:
             expect(page.get_by_label("Template")).to_have_value(example)
 
 
+class Part:
+    """Any component of gradio: its value and its label, and what a click calls."""
+
+    clicks: ClassVar[list[tuple[Callable[..., list[Any]], list["Part"]]]] = []
+
+    def __init__(self, *given: Any, label: str = "", **options: Any) -> None:
+        self.value = options.get("value", given[0] if given else "")
+        self.label = label
+
+    def __enter__(self) -> "Part":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, share: float) -> None:
+        """Progress."""
+
+    def click(
+        self, call: Callable[..., list[Any]], inputs: list["Part"], *_: Any, **__: Any
+    ) -> None:
+        self.clicks.append((call, inputs))
+
+    def change(self, *_: Any, **__: Any) -> None:
+        """Another event."""
+
+    load = change
+
+
+class Shown(Exception):
+    """An error that the page displays."""
+
+    def __init__(self, text: str, **_: object) -> None:
+        super().__init__(text)
+
+
+class Parts:
+    """The module gradio, which takes seconds to import."""
+
+    Error, update = Shown, dict
+
+    def __getattr__(self, name: str) -> type[Part]:
+        return Part
+
+
+def test_the_button_samples_and_shows_errors(tmp_path: Path) -> None:
+    """Without a browser."""
+    Part.clicks.clear()
+    app.make_page(Parts(), tmp_path, "cpu")
+    ((sample, inputs),) = Part.clicks
+    values = {part.label: part.value for part in inputs}
+    assert len(values) == len(inputs)
+    values |= {"Per sample": 4, "Number of samples": 2, "Template": "c1ccccc1[3]"}
+    frame, rows, files, command, code = sample(*values.values())
+    assert "<iframe" in frame
+    assert [row[0] for row in rows["value"]] == ["neighbor"] * 2 + ["euler"] * 2
+    assert all(row[1].startswith("c1ccccc1") for row in rows["value"])
+    assert all(Path(path).exists() for path in files["value"])
+    assert "--solver neighbor" in command["value"]
+    assert "euler" in code["value"]
+    with pytest.raises(Shown, match="&lt;img src=x&gt;"):
+        sample(*(values | {"Model": "<img src=x>"}).values())
+
+
+@pytest.mark.slow
 def test_the_app_samples_replays_and_survives_errors(address: str, browser: "Browser") -> None:
     from playwright.sync_api import expect
 

@@ -9,7 +9,7 @@ from tests.support.command import rejected, succeeded
 
 pytest.importorskip("rdkit")
 HALOGENS = {"fluoride": "F", "chloride": "Cl", "bromide": "Br"}
-TRAIN = "--steps 160 --batch-size 48 --warmup 5 --learning-rate 4e-3 --validate-every 1000"
+TRAIN = "--steps 110 --batch-size 48 --warmup 5 --learning-rate 4e-3 --validate-every 1000"
 BROMIDE = ("--property", "halogen=bromide")
 TRAIN += " --elbo-rows 0 --previews 0 --ema 0.9 --condition-dropout 0.2"
 

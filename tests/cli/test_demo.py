@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cwdfm.report.molecule_plots import molecule_grid
 from cwdfm.report.molecule_table import median_table
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from cwdfm.solver.recording import Recording
+from tests.support.cases import slow
 from tests.support.html import Links
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
@@ -42,7 +44,10 @@ def section(page: str, title: str) -> str:
     return page.split(f"<h2>{title}</h2>")[1].split("<h2>")[0]
 
 
+@pytest.mark.parametrize("processes", [False, slow(True)])
+@pytest.mark.usefixtures("blank_figures")
 def test_demo(
+    processes: bool,
     tmp_path: Path,
     drawn: Drawn,
     capsys: pytest.CaptureFixture[str],
@@ -50,6 +55,9 @@ def test_demo(
 ) -> None:
     """The output folder may contain the results of an earlier demo."""
     monkeypatch.setattr(demo, "cores", lambda: 1)  # starting a worker costs more than its samples
+    monkeypatch.setattr(demo, "RESAMPLE", 4)
+    if not processes:  # they take longer to start than to sample
+        monkeypatch.setattr(demo, "workers", lambda _: ThreadPoolExecutor(1))
     data, out = tmp_path / "my.smi", tmp_path / "demo"
     data.write_text("\n".join("C" * n + end for n in range(1, 9) for end in "CNOF"))
     (out / "samples").mkdir(parents=True)

@@ -33,9 +33,15 @@ from cwdfm.solver_config import SOLVERS
 from cwdfm.train.config import TrainConfig
 from cwdfm.trained import auto_batch_size, prompt_tokens
 from experiments.cli import options as repro_options
+from tests.support.cases import slow
 from tests.support.command import command
 from tests.support.processes import ended, ended_together
-from tests.support.sample_script import sample, sample_and_be_killed, sample_without_streams
+from tests.support.sample_script import (
+    complete_to_a_closed_pipe,
+    sample,
+    sample_and_be_killed,
+    sample_without_streams,
+)
 
 MODEL = "qm9-mask-small"
 FLAGS = ["--n", "12", "--steps", "6", "--solver", "neighbor", "--seed", "5"]
@@ -81,6 +87,11 @@ def test_a_killed_job_resumes(
     assert found.tokens == expected
     assert found.head["drawn"] == 12 - len(before)
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
+    assert ended(complete_to_a_closed_pipe, str(tmp_path / "errors")) == 141
+    assert (tmp_path / "errors").read_text() == ""
 
 
 def test_closed_streams_are_not_an_error(tmp_path: Path) -> None:
@@ -270,7 +281,7 @@ def test_line_breaks_are_preserved_or_rejected(tmp_path: Path) -> None:
         assert not (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("model", ["qm9-mask-small", "qm9-uniform-small"])
+@pytest.mark.parametrize("model", ["qm9-mask-small", slow("qm9-uniform-small")])
 def test_template(model: str) -> None:
     """Fixed tokens are kept, three tokens are sampled, and the end is that of the template."""
     trained = cwdfm.load(model)
@@ -288,6 +299,7 @@ def test_template(model: str) -> None:
     assert torch.equal(tokens, again.tokens)
 
 
+@pytest.mark.slow
 def test_bundled_model_of_drug_like_molecules() -> None:
     """With corrections 90% of its samples are valid: fewer than 4 of 8 has probability 4e-4."""
     chem = pytest.importorskip("rdkit.Chem", reason="needs the extra 'molecules'")

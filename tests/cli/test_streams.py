@@ -10,6 +10,7 @@ import cwdfm
 from cwdfm.cli.sample_output import selected
 from cwdfm.data import ByteTokenizer, SmilesTokenizer
 from cwdfm.sample_file import read_samples
+from tests.support.cases import slow
 from tests.support.command import Ended, command, rejected, succeeded
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
@@ -47,7 +48,11 @@ def test_text_on_standard_output_is_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["CCO\nC1CC\nCCO\n", "".join(f'{{"text": "{s}"}}\n' for s in ("CCO", "C1CC", "CCO"))]
+    "text",
+    [
+        "CCO\nC1CC\nCCO\n",
+        slow("".join(f'{{"text": "{s}"}}\n' for s in ("CCO", "C1CC", "CCO"))),
+    ],
 )
 def test_eval_reads_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str

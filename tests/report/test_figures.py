@@ -19,6 +19,7 @@ from cwdfm.report.figure import figure_of, save_figure, styles_of
 from cwdfm.report.molecule_plots import histogram_plot, molecule_grid
 from cwdfm.report.molecules import ScoredMolecules, curves
 from cwdfm.report.sample_set import SampleSet
+from tests.support.cases import slow
 from tests.support.models import SmallModel
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
@@ -147,7 +148,7 @@ def test_updates_table_and_plot(tmp_path: Path) -> None:
     assert has_color(image, "#009988")
 
 
-@pytest.mark.parametrize("sequences", [40, 1])  # of one: no error bars, some bins empty
+@pytest.mark.parametrize("sequences", [40, slow(1)])  # of one: no error bars, some bins empty
 def test_context_plot(tmp_path: Path, sequences: int) -> None:
     path = tmp_path / "context.png"
     x = torch.randint(3, (sequences, 5), generator=torch.Generator().manual_seed(0))

@@ -307,7 +307,7 @@ def test_frames_are_as_high_as_their_content(open_page: Opener) -> None:
 
 def test_a_step_of_a_long_text_changes_few_elements(open_page: Opener) -> None:
     """The cost of a frame is measured by experiments/studies/replay_cost.py, not here."""
-    page = open_page(long_recording(1024, 1024))
+    page = open_page(long_recording(256, 256))
     counts = page.evaluate(
         """async () => {
           const count = async (k, color) => {
@@ -325,12 +325,12 @@ def test_a_step_of_a_long_text_changes_few_elements(open_page: Opener) -> None:
             observer.disconnect();
             return seen.length;
           };
-          return [await count(500, "state"), await count(500, "entropy")];
+          return [await count(125, "state"), await count(125, "entropy")];
         }"""
     )
     state, entropy = counts
     assert 0 < state <= 8  # one token moves per step: its text and class, and the last one's class
-    assert entropy <= 2 * 1024  # at most color and class of each token
+    assert entropy <= 2 * 256  # at most color and class of each token
 
 
 def long_recording(length: int, steps: int) -> Recording:

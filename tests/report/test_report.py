@@ -29,6 +29,7 @@ from cwdfm.report.page import page as page_of
 from cwdfm.report.sample_set import File, SampleSet, by_model, gather, sampling_notes, short_titles
 from cwdfm.report.table import Table
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
+from tests.support.cases import slow
 from tests.support.command import command, rejected
 from tests.support.html import check_self_contained
 
@@ -47,6 +48,16 @@ def samples(path: Path, texts: list[str] | None = None, **options: object) -> Pa
     head: dict[str, Any] = {"options": OPTIONS | options, "provenance": {"date": "today"}}
     write_samples(path, SampleFile(texts, [[1]] * len(texts), head))
     return path
+
+
+# The tests that draw figures; composing them is enough for the others.
+DRAWN = ("test_the_distribution_is_reported", "test_the_page_is_self_contained")
+
+
+@pytest.fixture(autouse=True)
+def few_figures(request: pytest.FixtureRequest) -> None:
+    if request.node.name not in DRAWN:
+        request.getfixturevalue("blank_figures")
 
 
 @pytest.fixture(scope="module")
@@ -588,7 +599,8 @@ LONG = ["C" * n + end for n in range(20, 60) for end in ("O", "[Si](C)C", "Br")]
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("my.smi", ()), ("my.csv", ()), ("own.tsv", ("--column", "Structure"))]
+    ("name", "options"),
+    [("own.tsv", ("--column", "Structure")), slow("my.smi", ()), slow("my.csv", ())],
 )
 def test_copies_of_a_file_are_not_novel(tmp_path: Path, name: str, options: tuple[str]) -> None:
     """Neither the length nor the tokens of a molecule exclude it from the reference."""

@@ -47,6 +47,16 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 
 
+# The tests that draw figures; composing them is enough for the others.
+DRAWN = ("test_a_picture_without_an_evaluator", "test_the_page_is_self_contained")
+
+
+@pytest.fixture(autouse=True)
+def few_figures(request: pytest.FixtureRequest) -> None:
+    if request.node.name not in DRAWN:
+        request.getfixturevalue("blank_figures")
+
+
 @pytest.fixture(scope="module")
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_gpt2(tmp_path_factory.mktemp("evaluator") / "tiny")
