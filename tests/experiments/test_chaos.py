@@ -12,6 +12,7 @@ from experiments.chaos import scenarios
 from experiments.chaos.forge import forgeries
 from experiments.chaos.forked import Ended, warm_up
 from experiments.chaos.jobs import JOBS, sample
+from tests.support.cases import slow
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +29,9 @@ def test_one_of_each_scenario_finds_no_defect(monkeypatch: pytest.MonkeyPatch) -
     assert [sum(each.values()) for each in found["counts"].values()] == [1] * len(chaos.ROUND)
 
 
-@pytest.mark.parametrize("scenario", [scenarios.kill, scenarios.race, scenarios.read_only])
+@pytest.mark.parametrize(
+    "scenario", [scenarios.kill, slow(scenarios.race), slow(scenarios.read_only)]
+)
 def test_training_survives(tmp_path: Path, scenario: scenarios.Scenario) -> None:
     (tmp_path / "at").mkdir()
     assert scenario(random.Random(3), tmp_path / "at", "train") == ""
@@ -45,6 +48,7 @@ def test_tracebacks_hangs_and_signals_are_defects() -> None:
         assert bool(Ended(code, said).problem) == defect
 
 
+@pytest.mark.slow
 def test_a_lost_file_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --force both commands write the file, and one result is lost."""
     job = replace(JOBS["sample"], words=lambda seed: [*sample(seed), "--force"])

@@ -24,6 +24,7 @@ from experiments.tasks.sample import HeldOut
 from experiments.tasks.score import Text
 from experiments.tasks.train import Train, load_corpus
 from experiments.toy_evaluator import toy_evaluator
+from tests.support.cases import slow
 from tests.support.command import Ended, command
 from tests.support.evaluators import save_gpt2
 from tests.support.texts import SIZES, Stories
@@ -92,7 +93,7 @@ def test_an_evaluator_loads_without_progress_bars(
     assert ("Loading weights" in capsys.readouterr().err) is terminal
 
 
-@pytest.mark.parametrize("name", ["novel.txt", "NOVEL.TXT", "novel.txt.gz"])
+@pytest.mark.parametrize("name", ["NOVEL.TXT", slow("novel.txt"), slow("novel.txt.gz")])
 def test_a_txt_file_can_be_a_text_corpus(tmp_path: Path, name: str) -> None:
     """Elsewhere it is read as molecules unless a tokenizer is given."""
     text = b"It was the best of times, and the worst. " * 200
@@ -238,7 +239,7 @@ def test_a_dry_run_compares_fingerprints(
     write_files(tmp_path, texts | molecules)
     store = Store(tmp_path / "x" / "jobs")
     own = replace(HERE, molecules=str(tmp_path / "own.smi"), text=str(tmp_path / "text.txt"))
-    for task in in_order(EXPERIMENTS["losses"].plan("smoke").tasks):
+    for task in in_order(EXPERIMENTS["paths"].plan("smoke").tasks):
         if isinstance(task, Train):
             load_corpus(task.corpus, task.recipe.length, store, own)
     store.check_fingerprint("judge-any", score_module.evaluator_fingerprint(evaluator))
@@ -247,7 +248,7 @@ def test_a_dry_run_compares_fingerprints(
         given = ["--molecules", tmp_path / molecules, "--text", tmp_path / text]
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
         given += ["--eval-model", path]
-        ended = command("run", "losses", "--out", tmp_path / "x", *given, "--dry-run")
+        ended = command("run", "paths", "--out", tmp_path / "x", *given, "--dry-run")
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
         return ended
 

@@ -31,6 +31,7 @@ from experiments.scale import size
 from experiments.store import FAILURE, RESULT, Store
 from experiments.tasks.base import Resources, Task
 from experiments.tasks.train import Train
+from tests.support.cases import slow
 from tests.support.toy_tasks import (
     Broken,
     Evaluated,
@@ -261,23 +262,19 @@ def is_gone(pid: int) -> bool:
     return status.exists() and "(zombie)" in status.read_text()
 
 
-def test_workers_end_with_the_command(tmp_path: Path) -> None:
-    """After SIGTERM and after SIGKILL; both commands run at once, since they start slowly."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGTERM)])
+def test_workers_end_with_the_command(number: signal.Signals, tmp_path: Path) -> None:
     pytest.importorskip("parsl")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    started = {}
-    for number in (signal.SIGKILL, signal.SIGTERM):
-        store = Store(tmp_path / number.name / "jobs")
-        words = [sys.executable, "-c", SWEEP, str(store.root)]
-        process = subprocess.Popen(words, env=environment, cwd=ROOT)
-        started[number] = process, store.folder(Slow(1))
-    for number, (process, folder) in started.items():
-        wait_for(partial(holds_a_number, folder / "pid"))
-        process.send_signal(number)
-    for process, folder in started.values():
-        process.wait(900)
-        wait_for(partial(is_gone, int((folder / "pid").read_text())))
-        assert not (folder / RESULT).exists()
+    store = Store(tmp_path / "jobs")
+    words = [sys.executable, "-c", SWEEP, str(store.root)]
+    process = subprocess.Popen(words, env=environment, cwd=ROOT)
+    folder = store.folder(Slow(1))
+    wait_for(partial(holds_a_number, folder / "pid"))
+    process.send_signal(number)
+    process.wait(900)
+    wait_for(partial(is_gone, int((folder / "pid").read_text())))
+    assert not (folder / RESULT).exists()
 
 
 def test_what_is_retried() -> None:

@@ -19,6 +19,7 @@ from experiments.notes import bars_note
 from experiments.scale import Scale
 from experiments.store import Store
 from experiments.table import Column, Value
+from tests.support.cases import slow
 
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 SOLVERS = [name.capitalize() for name in get_args(Name)]
@@ -30,7 +31,7 @@ def looks(styles: dict[str, Style]) -> set[tuple[str, str, str]]:
     return {(style.color, style.marker, style.fill) for style in styles.values()}
 
 
-@pytest.mark.parametrize("scale", get_args(Scale))
+@pytest.mark.parametrize("scale", ["smoke", "paper", slow("small")])
 def test_names_keep_their_style_in_all_figures(scale: Scale, tmp_path: Path) -> None:
     seen: dict[str, Style] = {}
     for experiment in EXPERIMENTS.values():

@@ -18,13 +18,14 @@ from cwdfm.model.transformer import DiT
 from experiments import frontier, results
 from experiments.frontier.families import Measured, Sampler, families
 from experiments.frontier.tasks import CLOSE, LENGTH, Exact, Molecules, Text, next_temperature
+from tests.support.cases import slow
 
 LEARNED = cwdfm.Learned((0.0, -1.0, 0.0, 0.0))
 MEASURED = Measured(LEARNED, lambda steps: tuple(k / steps for k in range(steps + 1)))
 
 
 @pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("budget", [4, 16])
+@pytest.mark.parametrize("budget", [4, slow(16)])
 def test_families_have_equal_terms(budget: int, masked: bool) -> None:
     """No sequence costs more than the budget, and every family has six different candidates."""
     task = Exact("exact", masked, LENGTH, samples=8)

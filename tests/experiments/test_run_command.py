@@ -1,7 +1,6 @@
 """`python -m experiments run` and `list`."""
 
 import contextlib
-import inspect
 import io
 import json
 import os
@@ -9,9 +8,10 @@ import re
 import shutil
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ import torch
 import cwdfm
 from cwdfm.cli import perplexity
 from cwdfm.cli.options import flag
+from cwdfm.data import loader
+from cwdfm.data.molecules import SmilesFile
+from cwdfm.data.qm9 import QM9
 from cwdfm.metrics.mauve import mauve_score
 from experiments import listing, paper
 from experiments.catalog import EXPERIMENTS
@@ -40,16 +43,11 @@ from tests.support.toy_tasks import Square, squares
 HERE = ["--device", "cpu", "--workers", "0"]
 
 
-def of_each_kind() -> set[str]:
-    """One experiment of every function that makes plans: the first, or one that tests name."""
-    found: dict[tuple[str, str], str] = {}
-    for name in ("paths", *EXPERIMENTS):
-        plan = inspect.unwrap(EXPERIMENTS[name].plan)
-        found.setdefault((plan.__module__, plan.__qualname__), name)
-    return set(found.values())
-
-
-QUICK = of_each_kind()
+# Experiments with tasks of every kind. The others, like the baselines, are slow tests.
+QUICK = {
+    *("context", "dropout-leak-cpu", "larger-94m", "paths", "perplexity"),
+    *("sce-readings", "updates"),
+}
 
 
 @pytest.fixture
@@ -63,7 +61,28 @@ def selected(session: pytest.Session) -> set[str]:
     """The experiments whose tests run in this session, and those of `QUICK`."""
     items = [item for item in session.items if isinstance(item, pytest.Function)]
     tests = [x for x in items if x.originalname == "test_tables_and_figures_are_complete"]
-    return QUICK | {str(test.callspec.params["name"]) for test in tests}
+    named = {"baselines"} if any(x.originalname == "test_the_baselines" for x in items) else set()
+    return QUICK | named | {str(test.callspec.params["name"]) for test in tests}
+
+
+def kinds(names: Iterable[str]) -> set[str]:
+    """The kinds of the tasks of some experiments."""
+    return {task.kind for n in names for task in in_order(EXPERIMENTS[n].plan("smoke").tasks)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_molecules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The first molecules of QM9 in place of all."""
+    pytest.importorskip("rdkit")
+    if find_spec("qm9pack") is None:
+        pytest.skip("needs qm9pack")
+    file = tmp_path_factory.mktemp("qm9") / "qm9.smi"
+    file.write_text("\n".join(row.smiles for row in QM9.rows(2000)))
+    few = replace(SmilesFile.of(file), name="qm9", length=QM9.length, tokens=QM9.tokens)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(loader.DATASETS, "qm9", few)
+        patch.setenv("CWDFM_CACHE", str(file.parent / "cache"))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +131,11 @@ def test_tables_and_figures_are_complete(name: str, smoke: Store) -> None:
         assert (out / picture).with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_quick_experiments_have_tasks_of_every_kind() -> None:
+    assert kinds(QUICK) == kinds(EXPERIMENTS)
+
+
+@pytest.mark.slow
 def test_the_baselines(smoke: Store) -> None:
     text, molecules = EXPERIMENTS["baselines"].plan("smoke").tables(smoke)
     assert [row.labels[1] for row in text.rows] == ["", *(kind.name for kind in KINDS)]

@@ -22,6 +22,7 @@ from cwdfm.sample_file import read_samples
 from cwdfm.weight import Neighbor
 from experiments.studies.gpu_tests import files, outcomes
 from experiments.studies.qm9_search import KEPT, Setting, accepting, parse_setting, settings_of
+from tests.support.cases import slow
 from tests.support.chains import exact_law, model_of, source_of
 from tests.support.exact import Chain, correlated_target, neighbor
 from tests.support.stats import assert_differs, assert_follows, histogram
@@ -48,7 +49,7 @@ def test_gpu_tests_are_found() -> None:
     assert "test_parity.py" not in found
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["Euler", "Neighbor"])
+@pytest.mark.parametrize("weighted", [slow(False), True], ids=["Euler", "Neighbor"])
 @pytest.mark.parametrize("name", causes.WALKS)
 def test_samples_follow_the_exact_law(
     name: str, weighted: bool, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +60,7 @@ def test_samples_follow_the_exact_law(
     trained: Any = SimpleNamespace(model=model_of(chain), source=source_of(chain), length=5)
     weight = Neighbor(1, 4.0) if weighted else None
     # Rounded logits change the law slightly, by less than this many samples can detect.
-    n = 5_000 if name == "logits in bfloat16" else 120_000
+    n = 5_000 if name == "logits in bfloat16" else 60_000
     last, end = causes.walk(trained, causes.WALKS[name], weight, n, len(GRID) - 1)
     assert_follows(histogram(end, 2), exact_law(chain, GRID))
     if n > 5_000:
@@ -118,6 +119,7 @@ def act(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     moses.main()
 
 
+@pytest.mark.slow
 def test_runs_of_moses_are_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train, resume, sample, pack and unpack at the smallest scale."""
     data = prepared(tmp_path, "smiles")
@@ -165,7 +167,7 @@ def test_representations_of_moses_are_rehearsed(
         act(monkeypatch, "train", names[1], "--work", work, "--data", paths[0])
 
 
-@pytest.mark.parametrize("name", moses.RUNS)
+@pytest.mark.parametrize("name", [*moses.RUNS][:3] + [slow(name) for name in [*moses.RUNS][3:]])
 def test_commands_of_moses_are_valid(name: str, tmp_path: Path) -> None:
     """The words of every run describe a training, with the settings of its scale."""
     data = dict.fromkeys(("smiles", "selfies"), "moses")

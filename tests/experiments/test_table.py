@@ -14,6 +14,7 @@ from experiments.results import Recorded
 from experiments.scale import Scale
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
+from tests.support.cases import slow
 
 
 def test_tables_in_three_forms(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ LATEX = {  # commands of LaTeX itself, of booktabs and of graphicx
 }
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+@pytest.mark.parametrize("scale", ["paper", slow("smoke"), slow("small")])
 def test_tables_compile_with_two_packages(scale: Scale) -> None:
     """ASCII only, known commands, balanced braces, and one cell per column in every row."""
     plans = {name: experiment.plan(scale) for name, experiment in EXPERIMENTS.items()}
