@@ -196,7 +196,11 @@ def test_cache_does_not_change_samples(block: int, solver: cwdfm.Solver | None) 
     assert int(cached.evaluations.max()) <= most
 
 
-@pytest.mark.parametrize("solver", [*SOLVERS, cwdfm.Euler(cwdfm.Neighbor(2, 3.0, "cut"))], ids=str)
+@pytest.mark.parametrize(
+    "solver",
+    [None, cwdfm.Euler(cwdfm.Neighbor(2, 3.0, "cut")), *map(slow, SOLVERS[1:])],
+    ids=str,
+)
 def test_samples_do_not_depend_on_the_batch(solver: cwdfm.Solver | None) -> None:
     model = network(3, double=True)
     how = BlockSolver(stop=2) if solver is None else BlockSolver(solver, stop=2)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from tests.support.cases import slow
 from tests.support.examples import EXAMPLES, LENGTH, MASK_ONLY, examples
 from tests.support.models import SmallModel
 
@@ -69,7 +70,11 @@ class Custom(cwdfm.PredictionWeight):
 
 
 @pytest.mark.parametrize("weight", [*examples(cwdfm.Weight), Custom()], ids=str)
-@pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
+@pytest.mark.parametrize(
+    "source",
+    [slow(s) if isinstance(s, cwdfm.UniformSource) else s for s in examples(cwdfm.Source)],
+    ids=str,
+)
 def test_every_weight_drives_a_solver(weight: cwdfm.Weight, source: cwdfm.Source) -> None:
     """Halfway, the number of revealed tokens follows the schedule for every weight."""
     solver = cwdfm.Euler(weight=weight, hazard="integrated")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.solver.base import with_draws
+from tests.support.cases import slow
 from tests.support.chains import (
     SCHEDULE,
     Memory,
@@ -139,7 +140,7 @@ def remask_law(chain: Chain, times: list[float], rule: str, eta: float, loop: bo
 @pytest.mark.parametrize(
     ("rule", "eta", "loop"),
     [
-        ("cap", 0.2, None),
+        slow("cap", 0.2, None),
         ("rescale", 0.5, None),
         ("confidence", 0.9, None),
         ("cap", 0.6, (0.4, 0.8, 0.5)),
@@ -257,7 +258,7 @@ def test_draws_of_the_solver_inside() -> None:
     ("threshold", "edit_threshold", "post_steps"),
     [(0.3, 0.0, 16), (0.3, 0.35, 16), (0.5, 0.4, 3), (0.5, 0.3, 0), (1e-9, 0.2, 2), (1.0, 1.0, 5)],
 )
-@pytest.mark.parametrize("steps", [12, 40])
+@pytest.mark.parametrize("steps", [12, slow(40)])
 def test_edits_are_those_of_the_published_algorithm(
     threshold: float, edit_threshold: float, post_steps: int, steps: int
 ) -> None:

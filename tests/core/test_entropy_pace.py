@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from tests.support.cases import slow
 from tests.support.chains import SCHEDULE, Memory, counts_of, filled, law_of, masked_in
 from tests.support.exact import Array, Chain, State, correlated_target
 from tests.support.models import Recorder
@@ -87,7 +88,7 @@ def choice(
     return candidates[: limits(solver, candidates, p_NV, free, masked, t, after)]
 
 
-@pytest.mark.parametrize("solver", SPACED, ids=str)
+@pytest.mark.parametrize("solver", [*SPACED[::2], *map(slow, SPACED[1::2])], ids=str)
 def test_a_step_reveals_what_a_greedy_pass_chooses(solver: Any) -> None:
     """For prompts of all lengths."""
     source, steps = cwdfm.MaskSource(VOCAB), 5

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.ops.random import Purpose, uniform_BN
+from tests.support.cases import slow
 from tests.support.models import SmallModel, SmallSplitModel
 
 SCHEDULE, SOURCE = cwdfm.Linear(), cwdfm.MaskSource(5)
@@ -376,7 +377,7 @@ def with_boundary(weight: Any, boundary: str) -> Any:
     return replace(weight, boundary=boundary) if hasattr(weight, "boundary") else weight
 
 
-@pytest.mark.parametrize("weight", WINDOWS)
+@pytest.mark.parametrize("weight", [*WINDOWS[:1], *map(slow, WINDOWS[1:])])
 def test_windows_of_prompted_sequences_are_cut(weight: cwdfm.Weight) -> None:
     """Each sequence by itself: cut with a prompt, circular without, whatever the batch."""
     model = SmallModel(SOURCE.num_tokens)

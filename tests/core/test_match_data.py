@@ -11,6 +11,7 @@ import cwdfm
 from cwdfm.method import Flow
 from cwdfm.recommendation import DataFit, recommend_for
 from cwdfm.solver.match_data import LEVELS, denoising_moments
+from tests.support.cases import slow
 from tests.support.models import SmallModel
 
 LENGTH = 6
@@ -80,7 +81,7 @@ def test_draws_from_the_target_are_closest(source: cwdfm.Source) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "strength"), [(cwdfm.MaskSource(2), 0.0), (cwdfm.UniformSource(2), 0.4)]
+    ("source", "strength"), [(cwdfm.MaskSource(2), 0.0), slow(cwdfm.UniformSource(2), 0.4)]
 )
 def test_a_sampler_that_fits_the_data_is_closer_to_the_target(
     source: cwdfm.Source, strength: float

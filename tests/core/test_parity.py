@@ -9,6 +9,7 @@ from flow_matching.utils import ModelWrapper
 from torch import Tensor
 
 import cwdfm
+from tests.support.cases import slow
 from tests.support.exact import correlated_target
 from tests.support.stats import assert_differs, assert_same_law, histogram, p_value
 
@@ -33,7 +34,7 @@ class ReferenceModel(ModelWrapper):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("source", [cwdfm.MaskSource(3), cwdfm.UniformSource(3)], ids=str)
-@pytest.mark.parametrize("steps", [3, 8])
+@pytest.mark.parametrize("steps", [3, slow(8)])
 def test_euler_has_the_same_law(source: cwdfm.Source, steps: int) -> None:
     model = cwdfm.ExactPosterior(
         torch.from_numpy(correlated_target(3, 3, seed=0)), source, SCHEDULE

@@ -164,7 +164,9 @@ COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("flags", COMMANDS)
+@pytest.mark.parametrize(
+    "flags", [flags if "--reject" in flags else slow(flags) for flags in COMMANDS]
+)
 def test_the_command_gives_the_same_samples_as_the_library(
     flags: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

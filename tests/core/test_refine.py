@@ -10,6 +10,7 @@ import cwdfm
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.trained import prompt_tokens
+from tests.support.cases import slow
 from tests.support.models import Recorder, SmallModel
 from tests.support.postprocess import FLOWS, MASK, SCHEDULE, TARGET, UNIFORM, N, V
 from tests.support.stats import assert_differs, assert_follows, histogram
@@ -32,7 +33,7 @@ def refined(
     return histogram(found.tokens, V)
 
 
-@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("share", [0.3, slow(0.7)])
 @pytest.mark.parametrize("weight", [None, cwdfm.Neighbor(1, 2.0)], ids=str)
 def test_the_target_is_invariant(share: float, weight: cwdfm.Weight | None) -> None:
     how = cwdfm.Refine(rounds=2, noise_fraction=share, steps=N)

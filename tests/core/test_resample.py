@@ -11,6 +11,7 @@ import cwdfm
 from cwdfm.generation import generate
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.solver.base import DrawOptions
+from tests.support.cases import slow
 from tests.support.exact import Array, Chain, ordered_draws
 from tests.support.models import Recorder, SmallModel, constant
 from tests.support.postprocess import (
@@ -54,7 +55,10 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-@pytest.mark.parametrize(("fraction", "threshold", "config"), CONFIGS)
+@pytest.mark.parametrize(
+    ("fraction", "threshold", "config"),
+    [slow(*CONFIGS[0]), *CONFIGS[1:3], slow(*CONFIGS[3])],
+)
 def test_distribution_after_one_round(
     fraction: float, threshold: float, config: cwdfm.Resample, source: cwdfm.Source
 ) -> None:

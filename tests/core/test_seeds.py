@@ -8,6 +8,7 @@ import torch
 import cwdfm
 from cwdfm.model import predict
 from cwdfm.model.positions import Positions
+from tests.support.cases import slow
 from tests.support.examples import MASK_ONLY, examples
 from tests.support.models import SmallModel, SmallSplitModel
 
@@ -32,7 +33,14 @@ def draw(model: cwdfm.Model, source: cwdfm.Source, solver: cwdfm.Solver, **optio
     return cwdfm.sample(model, source, SCHEDULE, solver, **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("source", "solver"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("source", "solver"),
+    [
+        case if case[0] == SOURCES[0] or "Theta" in type(case[1]).__name__ else slow(*case)
+        for case in CASES
+    ],
+    ids=str,
+)
 def test_samples_depend_on_seed_and_index_only(
     source: cwdfm.Source, solver: cwdfm.Solver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,8 @@ WEIGHTS = COMMON_WEIGHTS | {
     ),
 }
 both_sources = pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
-both_hazards = pytest.mark.parametrize("hazard", ["euler", "integrated"])
+HAZARDS = ("euler", "integrated")
+both_hazards = pytest.mark.parametrize("hazard", HAZARDS)
 
 
 def assert_first_order(errors: Sequence[float], rel: float) -> None:
@@ -186,10 +187,9 @@ def test_infilling_converges_to_the_conditional_target() -> None:
 @pytest.mark.parametrize(
     ("weight", "hazard"),
     [
-        ("neighbor", "euler"),
         ("entropy", "integrated"),
-        *(slow(weight, "euler") for weight in ("none", "entropy")),
-        *(slow(weight, "integrated") for weight in ("none", "neighbor")),
+        slow("entropy", "euler"),
+        *(slow(weight, hazard) for weight in ("none", "neighbor") for hazard in HAZARDS),
     ],
 )
 def test_mask_source_converges_to_the_target_at_first_order(weight: str, hazard: str) -> None:
@@ -206,7 +206,7 @@ def test_mask_source_converges_to_the_target_at_first_order(weight: str, hazard:
     assert_first_order(errors, 0.15)
 
 
-@pytest.mark.parametrize("weight", ["none", "neighbor"])
+@pytest.mark.parametrize("weight", ["neighbor", slow("none")])
 def test_uniform_source_converges_to_its_chain_at_first_order(weight: str) -> None:
     """With the integrated hazard: as 1/K towards the chain's own law, a product of expm.
 
@@ -230,6 +230,7 @@ def test_corrector_converges_to_the_target(mask: bool) -> None:
     assert_first_order(errors, 0.2)
 
 
+@pytest.mark.slow  # about the chain itself, without the solver
 @pytest.mark.parametrize("weight", ["neighbor", "entropy"])
 def test_corrector_with_a_mask_source_and_a_weight(weight: str) -> None:
     """A weight of the reveal mask keeps the target, because the mask is independent of the tokens.
@@ -311,7 +312,7 @@ def test_corrector_keeps_the_marginals_of_the_path() -> None:
     solver = cwdfm.Euler(corrector=cwdfm.Corrector(4.0, 0.5, 0.5), hazard="integrated")
     model = constant(torch.zeros(4))
     state = solver.init(source, torch.arange(4_000), 8)
-    grid = np.linspace(0, 0.7, 300)
+    grid = np.linspace(0, 0.7, 150)
     for a, b in pairwise(grid):
         state, _ = solver.step(model, source, SCHEDULE, state, float(a), float(b))
     counts = np.bincount(source.revealed(state.tokens).sum(1).numpy(), minlength=9)

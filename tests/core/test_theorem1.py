@@ -80,7 +80,7 @@ def test_path_preserves_counts_and_marginals(
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
-@pytest.mark.parametrize("weight", [NEIGHBORS[0], slow(NEIGHBORS[1]), NEIGHBORS[2]], ids=str)
+@pytest.mark.parametrize("weight", [NEIGHBORS[0], slow(NEIGHBORS[1]), slow(NEIGHBORS[2])], ids=str)
 def test_chain_preserves_counts_and_marginals(source: cwdfm.Source, weight: cwdfm.Weight) -> None:
     revealed = chain_reveals(source, weight, 0.7, 10, 2_000)
     assert_follows(counts_law(revealed), binomial(10, 0.49))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 
 import cwdfm
+from tests.support.cases import slow
 from tests.support.chains import WEIGHTS, counts_of, sample_chain
 from tests.support.exact import Array, Chain, State, alphas, correlated_target
 from tests.support.stats import assert_differs, assert_follows
@@ -76,7 +77,7 @@ def test_exact_law(solver: cwdfm.Solver, mask: bool) -> None:
     assert_differs(counts, grid_law(chain, other, times))
 
 
-@pytest.mark.parametrize("name", ["neighbor", "entropy"])
+@pytest.mark.parametrize("name", ["entropy", slow("neighbor")])
 @pytest.mark.parametrize("kind", [TRAPEZOIDAL, RK2])
 def test_exact_law_with_a_weight(kind: type[cwdfm.Solver], name: str) -> None:
     """Four positions, where neighbors matter. False-alarm rate 1e-6."""

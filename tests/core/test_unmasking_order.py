@@ -115,7 +115,7 @@ def exact_law(
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("grid", ["t", "kappa"])
+@pytest.mark.parametrize("grid", ["kappa", slow("t")])
 def test_top_k_with_one_token_per_step_samples_the_target(score: str, grid: str) -> None:
     chain = Chain(correlated_target(3, 3, seed=0), mask=True)
     solver = cwdfm.TopK(score)  # type: ignore[arg-type]
@@ -410,7 +410,7 @@ class TestAll:
             assert int(out.tokens.max()) < 7
             assert int(out.evaluations[0]) == 0
 
-    @pytest.mark.parametrize("steps", [1, 6, 50])
+    @pytest.mark.parametrize("steps", [6, slow(1), slow(50)])
     def test_what_it_costs(self, solver: cwdfm.Solver, steps: int) -> None:
         fixed = torch.arange(20) < torch.arange(24)[:, None] % 12
         free = (~fixed).sum(1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
+from tests.support.cases import slow
 from tests.support.edits import Tokens, published_edits
 from tests.support.exact import Array
 from tests.support.language import EOS, FAMILIES, MASK, block_mask, reference_logits
@@ -122,7 +123,7 @@ def test_tokens_equal_the_published_algorithm(family: Any, length: int, steps: i
         assert out.tokens == expected
 
 
-@pytest.mark.parametrize("thresholds", [(0.5, 0.0), (0.3, 0.15), (0.15, 0.3)])
+@pytest.mark.parametrize("thresholds", [(0.5, 0.0), (0.3, 0.15), slow((0.15, 0.3))])
 def test_edits_equal_the_published_algorithm(family: Any, thresholds: tuple[float, float]) -> None:
     model, network, facts = family
     solver = cwdfm.Edit(cwdfm.Threshold(thresholds[0], temperature=0.0), thresholds[1], 5)
@@ -145,15 +146,15 @@ def test_edits_equal_the_published_algorithm(family: Any, thresholds: tuple[floa
     "solver",
     [
         cwdfm.TopK("margin", temperature=0.7),
-        cwdfm.EntropyBound(0.5),
-        cwdfm.EntropyPace(temperature=0.7),
-        cwdfm.TopK("random", distance=2),
-        cwdfm.Euler(),
+        slow(cwdfm.EntropyBound(0.5)),
+        slow(cwdfm.EntropyPace(temperature=0.7)),
+        slow(cwdfm.TopK("random", distance=2)),
+        slow(cwdfm.Euler()),
         cwdfm.Euler(weight=cwdfm.Neighbor(radius=3, scale=2.0)),
-        cwdfm.Euler(weight=cwdfm.Entropy(2.0)),
+        slow(cwdfm.Euler(weight=cwdfm.Entropy(2.0))),
         cwdfm.FirstHitting(),
         cwdfm.Edit(cwdfm.Threshold(0.5, temperature=0.7), 0.5, 3),
-        cwdfm.Edit(cwdfm.Euler(weight=cwdfm.Neighbor(radius=3, scale=2.0)), 0.3),
+        slow(cwdfm.Edit(cwdfm.Euler(weight=cwdfm.Neighbor(radius=3, scale=2.0)), 0.3)),
         cwdfm.Gibbs(cwdfm.Euler(weight=cwdfm.Neighbor(radius=3, scale=2.0))),
     ],
 )

@@ -26,6 +26,7 @@ from cwdfm.metrics.distribution import DistributionScores, distribution_scores
 from cwdfm.metrics.filters import passes_filters
 from cwdfm.metrics.reference_statistics import ReferenceStatistics, reference_statistics
 from cwdfm.metrics.tanimoto import pack_bits, similarities
+from tests.support.cases import slow
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
 pytest.importorskip("fcd_torch", reason="needs the extra 'molecules'")
@@ -162,7 +163,7 @@ def test_frechet_distance() -> None:
     assert repeated.distance(direct) == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [3, slow(1)])
 def test_tanimoto_similarities(threads: int) -> None:
     """Against sets of bits, in several blocks; an empty fingerprint equals itself."""
     rng = np.random.default_rng(1)

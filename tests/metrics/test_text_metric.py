@@ -28,6 +28,7 @@ from cwdfm.metrics.overlap import Overlap, ngram_overlap
 from cwdfm.metrics.perplexity import _retokenize, cut_text, generative_perplexity
 from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import length_batches, model_fingerprint, token_budget
+from tests.support.cases import slow
 from tests.support.evaluators import (
     CONTEXT,
     END,
@@ -84,7 +85,7 @@ def direct(
     return nats, counts
 
 
-@pytest.mark.parametrize("start", [False, True])
+@pytest.mark.parametrize("start", [True, slow(False)])
 def test_scores_equal_transformers(folder: Path, evaluator: LoadedEvaluatorLM, start: bool) -> None:
     nats, counts = evaluator.score(evaluator.encode(TEXTS), "start" if start else "skip")
     truth, truth_counts = direct(folder, TEXTS, start=start)
@@ -93,7 +94,7 @@ def test_scores_equal_transformers(folder: Path, evaluator: LoadedEvaluatorLM, s
     assert max(counts) > 3 * CONTEXT  # the last text needs windows
 
 
-@pytest.mark.parametrize(("overlap", "budget"), [(1, 1), (5, 10_000), (CONTEXT - 1, 100)])
+@pytest.mark.parametrize(("overlap", "budget"), [slow(1, 1), slow(5, 10_000), (CONTEXT - 1, 100)])
 def test_windows_and_batches(folder: Path, overlap: int, budget: int) -> None:
     one = EvaluatorLM(str(folder), overlap=overlap, batch_tokens=budget, device="cpu").load()
     nats, _ = one.score(one.encode(TEXTS))

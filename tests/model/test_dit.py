@@ -194,6 +194,7 @@ def test_memory_efficient_kernel_matches_the_default(
     assert enabled() == before > inside[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
 def test_all_graphs_of_a_sampler_stay_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """12 per block: first or later, eager or captured, for three batch sizes."""

@@ -16,6 +16,7 @@ from cwdfm.method import Flow
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
+from tests.support.cases import slow
 
 
 def small() -> cwdfm.Pretrained:
@@ -206,7 +207,7 @@ def test_damaged_checkpoint_of_a_run_is_skipped(tmp_path: Path) -> None:
         cwdfm.load(tmp_path)  # the error is about the checkpoint, not its folder
 
 
-@pytest.mark.parametrize("name", ["qm9-mask-small", "qm9-uniform-small"])
+@pytest.mark.parametrize("name", ["qm9-mask-small", slow("qm9-uniform-small")])
 def test_bundled_models(name: str) -> None:
     """They are small and complete, and most of 16 samples at 48 steps are valid (recorded: 70%)."""
     assert name in cwdfm.bundled_models()

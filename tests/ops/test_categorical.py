@@ -8,6 +8,7 @@ from scipy import stats
 from cwdfm.ops import categorical
 from cwdfm.ops.categorical import nucleus, sample_categorical
 from cwdfm.ops.random import Purpose, uniform
+from tests.support.cases import slow
 from tests.support.stats import assert_follows
 
 
@@ -68,7 +69,7 @@ KINDS = ["normal", "ties", "half precision", "excluded", "equal", "powers of two
 TOP_P = [1e-9, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.999, 1 - 1e-6, 1 - 1e-7, 1 - 1e-12]
 
 
-@pytest.mark.parametrize("vocab", [2, 3, 700, 1025, 5_000])
+@pytest.mark.parametrize("vocab", [2, 3, 700, 1025, slow(5_000)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nucleus_matches_the_sorted_one(kind: str, vocab: int) -> None:
     p = masses(kind, vocab)

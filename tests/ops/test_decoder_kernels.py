@@ -13,6 +13,7 @@ from cwdfm.model.decoder import Decoder, DecoderConfig
 from cwdfm.ops import decoder as ops
 from cwdfm.ops import dispatch
 from cwdfm.weight.entropy import prediction_entropy
+from tests.support.cases import slow
 from tests.support.kernels import interpreted
 
 pytestmark = interpreted
@@ -124,7 +125,7 @@ def test_a_decoder_with_kernels_and_a_cache(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(found, steps())
 
 
-@pytest.mark.parametrize("weight", [cwdfm.Entropy(2.0), cwdfm.Confidence(3.0)])
+@pytest.mark.parametrize("weight", [cwdfm.Entropy(2.0), slow(cwdfm.Confidence(3.0))])
 def test_weights_of_summaries(weight: cwdfm.Weight, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step with the kernel's statistics moves the same tokens."""
     logits = torch.randn(8, 8, 6, generator=torch.manual_seed(0))

@@ -131,7 +131,7 @@ def test_nothing_masked_gives_zero_and_finite_gradients() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # raised inside the compiler
-@pytest.mark.parametrize("by_block", [True, slow(False)])
+@pytest.mark.parametrize("by_block", [slow(True), slow(False)])
 def test_compiled_trunk_trains_like_the_plain_one(by_block: bool) -> None:
     """With the "aot_eager" backend, because code generation is not under test."""
     source = SOURCES[1]
@@ -194,9 +194,9 @@ def test_weights_are_cast_once_while_a_model_is_evaluated() -> None:
         (SOURCES[0], cwdfm.Euler()),
         (SOURCES[1], cwdfm.Euler(cwdfm.Neighbor(1, 1.0))),
         slow(SOURCES[0], cwdfm.Euler(cwdfm.Entropy(1.0))),
-        (SOURCES[1], cwdfm.Euler(cwdfm.Margin(1.0))),
+        slow(SOURCES[1], cwdfm.Euler(cwdfm.Margin(1.0))),
         slow(SOURCES[0], cwdfm.TopK("entropy")),
-        (SOURCES[0], cwdfm.EntropyBound(3.0, "confidence")),
+        slow(SOURCES[0], cwdfm.EntropyBound(3.0, "confidence")),
         (SOURCES[0], cwdfm.FirstHitting(cwdfm.Entropy(2.0))),
     ],
     ids=str,

@@ -60,7 +60,16 @@ def example(batch: int, length: int, share: float) -> tuple[Tensor, Tensor, Tens
 
 
 @pytest.mark.parametrize(
-    "weight", [*WEIGHTS[:1], *map(slow, WEIGHTS[1:4:2]), *WEIGHTS[2:3], *WEIGHTS[4:]], ids=str
+    "weight",
+    [
+        *WEIGHTS[:1],
+        *map(slow, WEIGHTS[1:4:2]),
+        *WEIGHTS[2:3],
+        *WEIGHTS[4:6],
+        slow(WEIGHTS[6]),
+        *WEIGHTS[7:],
+    ],
+    ids=str,
 )
 def test_any_weight(weight: cwdfm.Neighbor) -> None:
     check(weight, *example(3, LENGTH, 0.2))
@@ -75,7 +84,7 @@ def test_any_share_of_sequences_and_warps(
 
 
 @pytest.mark.parametrize("few", [0, 15])
-@pytest.mark.parametrize("radius", [1, 4])
+@pytest.mark.parametrize("radius", [1, slow(4)])
 def test_both_kernels(few: int, radius: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long runs, in which neighbors are or become the last of their bucket."""
     monkeypatch.setattr(launch, "MAX_REGISTER_BUCKETS", few)
@@ -163,7 +172,7 @@ def test_more_than_255_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
         (LENGTH, False, True, torch.float64),
         (LENGTH, True, False, torch.float32),
         (launch.BLOCK + 3, True, True, torch.float64),
-        (launch.BLOCK + 3, False, False, torch.float32),
+        slow(launch.BLOCK + 3, False, False, torch.float32),
     ],
 )
 def test_counts_and_uniforms_drawn_by_the_kernel(
