@@ -39,9 +39,10 @@ test: install browser
 # On a CPU Triton's kernels run in its interpreter; on a GPU: `pytest -m gpu`.
 # `make test MARKS='not gpu'` includes the slow tests.
 MARKS ?= not gpu and not slow
-# Many tests wait for processes, so three workers keep two cores busy.
+# One worker per core of a small machine: each spends half a minute on imports. Bytecode is kept,
+# because dozens of processes would compile the same modules.
 suite: install
-	TRITON_INTERPRET=1 $(BIN)/pytest -n 3 -m '$(MARKS)' --nbmake tests docs/notebooks
+	PYTHONDONTWRITEBYTECODE= TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m '$(MARKS)' --nbmake tests docs/notebooks
 
 # The documentation site, in site/; open it with `$(BIN)/mkdocs serve`.
 docs: install
